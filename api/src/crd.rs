@@ -35,7 +35,8 @@ fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefin
     crd
 }
 
-/// Removes defaults, nulls, and line breaks within the paragraphs of descriptions: kubectl wraps lines itself.
+/// Applies the rules of [`crds`] to a schema and the schemas in it: removes defaults, `nullable` and patterns beside rules, sets missing list types,
+/// and joins the lines of each paragraph of a description, because kubectl wraps lines itself.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.default = None;
     schema.nullable = None;

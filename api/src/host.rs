@@ -29,7 +29,7 @@ pub const MAX_ANSWER: usize = 1 << 20;
 
 /// Paths on a host. Paths marked "Legacy" are those of WMCO.
 pub mod path {
-    /// Root directory of the operator's files. Legacy.
+    /// Root directory of most of the operator's files. Legacy.
     pub const ROOT: &str = r"C:\k";
     /// Directory of the files that the operator uploads over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Only administrators can
     /// write below `C:\Windows`, so no other user can own a file there; wicd also restricts reading before the operator sends the first secret.
@@ -80,8 +80,8 @@ pub mod path {
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
     /// kubelet's newest certificate and key: a symbolic link that kubelet creates at its start, and updates with each renewal.
     pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
-    /// Directory of the libraries of plugins of Container Credential Guard. Windows loads registered libraries even after a host was released as it
-    /// is, so only administrators may be able to create files of their names here. A registration is wicd's if its library is in this directory.
+    /// Directory of the libraries of plugins of Container Credential Guard. Windows loads a registered library even after the host was released,
+    /// so only administrators may be able to create files here. A registration is wicd's if its library is in this directory.
     pub const CREDENTIAL_PLUGINS: &str = r"C:\windows\wicd-ccg";
     /// Directory of FlexVolume drivers, whose programs kubelet starts.
     pub const VOLUME_PLUGINS: &str = r"C:\k\volume-plugins";
@@ -115,9 +115,9 @@ pub enum Verb {
     Reboot,
     /// Pull and pin images: [`Pull`].
     Pull,
-    /// Remove everything that the operator put on the host: [`Cleanup`].
+    /// Remove everything that the ownership record lists: [`Cleanup`].
     Cleanup,
-    /// Collect support data without a change of the host: [`Support`].
+    /// Collect support data in an archive, without another change of the host: [`Support`].
     Support,
 }
 
@@ -201,7 +201,7 @@ pub struct Request {
     pub body: Body,
 }
 
-/// Recipient of a request. [`Verb::Facts`] and [`Verb::Support`], which do not change the host, work without it.
+/// Recipient of a request. [`Verb::Facts`] and [`Verb::Support`], which write only files of their operation, work without a recipient.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Recipient {
@@ -289,7 +289,7 @@ pub struct Stage {
     /// All files that the host must have.
     pub files: Vec<payload::File>,
     /// Name of the archive in [`path::OPERATIONS`]: a tar file whose entries are named by the SHA-256 of their content and hold one zstd frame each.
-    /// An archive with other entries than those of `files` is refused. wicd deletes it afterwards.
+    /// wicd refuses an archive with other entries than those of `files`, and deletes the archive in any case.
     pub archive: String,
 }
 
@@ -427,8 +427,8 @@ pub struct Pull {
     pub limit_seconds: u64,
 }
 
-/// Parameters of [`Verb::Cleanup`]: remove everything that the operator put on the host, as listed in the ownership record: first services, then
-/// variables and certificates, then files. The operator removes `wicd.exe` over SFTP at the end, because a running program cannot delete itself.
+/// Parameters of [`Verb::Cleanup`]: remove everything that the ownership record lists: first services, then variables and certificates, then files.
+/// The operator removes `wicd.exe` over SFTP at the end, because a running program cannot delete itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Cleanup {}

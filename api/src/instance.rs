@@ -78,12 +78,12 @@ impl WindowsInstance {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Reports whether the operation of a grant is over.
+    /// Reports whether the operation of the grant is the last one that has finished.
     pub fn has_used(&self, grant: &Grant) -> bool {
         self.status.as_ref().is_some_and(|s| s.last_operation.as_ref() == Some(&grant.id))
     }
 
-    /// Grant of the instance, unless its operation is over.
+    /// Grant of the instance, unless the operation of the grant is over.
     pub fn open_grant(&self) -> Option<&Grant> {
         self.spec.grant.as_ref().filter(|g| !self.has_used(g))
     }
@@ -286,7 +286,7 @@ pub enum GrantType {
 }
 
 impl GrantType {
-    /// Reports whether the operation changes a working node, which must work again at the end.
+    /// Reports whether the operation changes or repairs a node, which must work at the end.
     pub fn is_change(self) -> bool {
         matches!(self, Self::Update | Self::Reboot | Self::Repair | Self::Maintenance)
     }

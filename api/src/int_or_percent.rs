@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// Number of nodes, or a percentage of them: `3` or `"10%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntOrPercent {
-    /// Number, at least 1.
+    /// Number. Zero is refused in texts and by the API server, but can be read from JSON.
     Int(u32),
     /// Percentage, 1 to 100.
     Percent(u32),

@@ -14,7 +14,7 @@ pub enum Kstatus {
     InProgress,
     /// A user must act.
     Failed,
-    /// The object has its desired state.
+    /// The object has its desired state, or no condition that denies it.
     Current,
 }
 

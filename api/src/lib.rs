@@ -1,7 +1,7 @@
 //! Types that the operator, the host daemon and users share.
 //!
-//! * [`WindowsNodePool`]: the only kind that users write.
-//! * [`WindowsInstance`]: one for each host, written only by the operator.
+//! * [`WindowsNodePool`]: the kind with which users declare hosts.
+//! * [`WindowsInstance`]: one for each host. The operator writes it; users only annotate or delete it.
 //! * [`host`]: the protocol between operator and `wicd.exe`: JSON files over SFTP.
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.

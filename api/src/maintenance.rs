@@ -31,7 +31,7 @@ macro_rules! states {
 states! {
     /// The maintenance waits for its turn.
     Waiting,
-    /// The maintenance does not begin: the node is on hold, or a user refuses what its host requests.
+    /// There is no maintenance: the node is on hold, or a user refuses what the host requests.
     Held,
     /// The node is cordoned, and its pods are evicted.
     Draining,

@@ -11,7 +11,7 @@ pub const DEFAULT_NAMESPACE: &str = "openshift-windows-machine-config-operator";
 
 /// Name of the Secret with the SSH private key when a pool names none (WMCO's name).
 pub const DEFAULT_KEY_SECRET: &str = "cloud-private-key";
-/// Key in the Secret [`DEFAULT_KEY_SECRET`].
+/// Key in a Secret with an SSH private key, unless a pool names another key.
 pub const DEFAULT_KEY_SECRET_KEY: &str = "private-key.pem";
 /// Key in a Secret that a pool's `ssh.knownHostsSecretRef` names.
 pub const KNOWN_HOSTS_SECRET_KEY: &str = "known_hosts";
@@ -140,7 +140,7 @@ pub mod key {
 
 /// Finalizer on an instance whose host must still be deconfigured or released.
 pub const FINALIZER_INSTANCE: &str = "windowsmachineconfig.openshift.io/deconfigure";
-/// Finalizer on a pool that still has instances.
+/// Finalizer of a pool. The operator removes it once the pool is deleted and has no instances.
 pub const FINALIZER_POOL: &str = "windowsmachineconfig.openshift.io/instances";
 
 /// Kubernetes' finalizer on objects that are deleted with `--cascade=orphan`.
@@ -148,7 +148,8 @@ pub const ORPHAN_DEPENDENTS: &str = "orphan";
 
 /// Field manager of the pool controller.
 pub const MANAGER_POOL: &str = "windows-node-pools-pool";
-/// Field manager of objects for the legacy sources of hosts: pools (only their inventory) and user data.
+/// Field manager of objects for the legacy sources of hosts: pools (their inventory, and mode Plan until the operator gives that field up) and user
+/// data.
 pub const MANAGER_ADAPTER: &str = "windows-node-pools-adapter";
 
 /// Field manager of the instance controller.

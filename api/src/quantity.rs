@@ -5,8 +5,8 @@ use std::{borrow::Cow, fmt};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Kubernetes quantity, such as `500m` or `1.5Gi`, or a percentage where the field allows one. A number is equal to its text. The validation rule of
-/// each field limits its values.
+/// Kubernetes quantity, such as `500m` or `1.5Gi`, or a percentage where the field allows one. An integer is equal to its text. The validation rule
+/// of each field limits its values.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(transparent)]
 pub struct Quantity(String);

@@ -16,7 +16,7 @@ pub fn after_epoch() -> Rule {
         .message("must be a time after 1970, for example 2027-01-01T08:00:00Z")
 }
 
-/// Rule that each text of a list matches `pattern`.
+/// Rule that each text of a list matches `pattern`, which must not contain `'`.
 pub fn all_match(pattern: &str, message: &str) -> Rule {
     Rule::new(format!("self.all(text, text.matches(r'{pattern}'))")).message(message)
 }

@@ -26,8 +26,8 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// Reports whether every service has its own value of this variable, so that no service uses the machine-wide value. Ignores the case of names,
-    /// as Windows does.
+    /// Reports whether there are services and each has its own value of this variable, so that none uses the machine-wide value. Ignores the case of
+    /// names, as Windows does.
     pub fn is_own_variable(&self, name: &str) -> bool {
         let has = |s: &Service| s.environment.keys().any(|own| own.eq_ignore_ascii_case(name));
         !self.services.is_empty() && self.services.iter().all(has)
@@ -52,7 +52,7 @@ pub struct Service {
     /// PowerShell; [`ServicesConfig::validate_for_host`] refuses others. Legacy.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub powershell_pre_scripts: Vec<serde_json::Value>,
-    /// Variables that the service has in addition to those of the machine.
+    /// Variables of the service, in addition to those of the machine or in place of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
     /// Files and endpoints that wicd creates before the service starts. Replaces the legacy scripts.
@@ -195,7 +195,7 @@ impl ServicesConfig {
         if let Some(unknown) = data.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(ServicesError::UnknownKey(unknown.clone()));
         }
-        // Go writes an empty list or map as `null`.
+        // Go writes a nil list or map as `null`.
         fn read<T: serde::de::DeserializeOwned + Default>(text: &str, key: &'static str) -> Result<T, ServicesError> {
             let read: Result<Option<T>, _> = serde_json::from_str(text);
             read.map(Option::unwrap_or_default).map_err(|source| ServicesError::Syntax { key, source })

@@ -17,7 +17,7 @@ pub enum UnverifiedError {
     /// The name has no digest.
     #[error("its name has no digest: only the Windows Machine Config Operator writes such a ConfigMap")]
     NoDigest,
-    /// The ConfigMap was replaced or damaged.
+    /// The ConfigMap was replaced or damaged, or has lost its annotation.
     #[error("its content does not match the digest in its name: a client other than the operator wrote it")]
     Differs,
 }
@@ -44,7 +44,7 @@ pub fn digest(data: &BTreeMap<String, String>, rendered: &str) -> String {
 /// Number of digest digits in a short version, as in short commit hashes of git.
 const SHORT: usize = 8;
 
-/// Returns the short form of a version, for people: the release and the first digits of the digest.
+/// Returns the short form of a version, for people. The digest, or any other text after the last `-`, is cut to 8 characters.
 pub fn short(version: &str) -> String {
     match version.rsplit_once('-') {
         Some((release, digest)) => format!("{release}-{}", digest.chars().take(SHORT).collect::<String>()),

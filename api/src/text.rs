@@ -13,15 +13,15 @@ pub fn line(text: &str, most: usize) -> String {
     clean.trim_end().to_owned()
 }
 
-/// Removes control and [deceptive](is_deceptive) characters, but keeps line breaks and tabs. Trims white space at both
+/// Removes control and [deceptive](is_deceptive) characters, but keeps line feeds and tabs. Trims white space at both
 /// ends, and has no length limit.
 pub fn lines(text: &str) -> String {
     let fine = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || is_deceptive(c));
     text.chars().filter(|&c| fine(c)).collect::<String>().trim().to_owned()
 }
 
-/// Returns at most `most` characters of a text, in quotes, for a message. Escapes characters that are invisible or change the text around them,
-/// so that the fault is visible. Spaces at the ends stay.
+/// Returns at most `most` characters of a text, in quotes, for a message, and `…` if the text is longer. Escapes quotes, and characters that are
+/// invisible or change the text around them, so that the fault is visible. Spaces stay.
 pub fn quote(text: &str, most: usize) -> String {
     format!("\"{}\"{}", escape(text, most), if text.chars().nth(most).is_some() { "…" } else { "" })
 }
@@ -43,13 +43,13 @@ pub fn escape(text: &str, most: usize) -> String {
 /// Error for bytes that cannot be decoded as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotText {
-    /// UTF-16 without a byte order mark.
+    /// Bytes that look like UTF-16 without a byte order mark.
     #[error("it is in UTF-16 without a byte order mark: save it in UTF-8")]
     Utf16,
     /// Another encoding, or not text.
     #[error("it is not text in UTF-8 (line {line}): save it in UTF-8")]
     Encoding {
-        /// First line that is not UTF-8, from 1.
+        /// First line that is not UTF-8, from 1. For damaged UTF-16, always 1.
         line: usize,
     },
 }

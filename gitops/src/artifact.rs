@@ -208,7 +208,7 @@ fn place(path: &str, wanted: &str) -> Option<bool> {
     if rest.is_empty() { Some(true) } else { rest.starts_with('/').then_some(false) }
 }
 
-/// Returns the path without `.` and needless `/`. `None` if the path is absolute or leads upwards, on any operating system.
+/// Returns the path without `.` and needless `/`. `None` if the path is absolute or leads upwards, on any operating system, or has a NUL in it.
 fn normal(path: &str) -> Option<String> {
     if path.starts_with('/') || path.contains(['\\', '\0']) {
         return None;

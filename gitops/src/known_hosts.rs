@@ -64,7 +64,7 @@ pub struct Known<K> {
 /// negation. Faults in lines for other hosts are ignored. `parse` parses `<type> <base64>`.
 ///
 /// # Errors
-/// [`KnownHostsError::BadKey`] when all lines for the host have an unknown marker, or no key that `parse` accepts.
+/// [`KnownHostsError::BadKey`] when no line for the host has a usable key, and at least one has an unknown marker or no key that `parse` accepts.
 /// [`KnownHostsError::Revoked`] when all keys of the host are revoked. [`KnownHostsError::CertAuthority`] when the host has a
 /// certificate authority, and no key of its own.
 pub fn known_hosts<K: PartialEq>(
@@ -108,8 +108,8 @@ pub fn known_hosts<K: PartialEq>(
 /// the end of an absolute DNS name.
 pub fn host_name(address: &str, port: u16) -> String {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
-    // Normalizes IPv6 addresses.
     let absolute = || bare.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(bare);
+    // Parsing normalizes IPv6 addresses.
     let name = bare.parse::<IpAddr>().map_or_else(|_| absolute().to_ascii_lowercase(), |ip| ip.to_string());
     if port == 22 { name } else { format!("[{name}]:{port}") }
 }

@@ -13,7 +13,8 @@
 //! Not covered: a pack within the byte limit can use one CPU for unpacking until the time limit, and needs as much disk space as
 //! was sent.
 //!
-//! The directory `git` holds the repository in use. After 50 fetches, a new repository is fetched beside it and replaces it.
+//! The directory `git` holds the repository in use. If it has 50 packs, is damaged, or has another hash algorithm than the server, a new repository
+//! is fetched beside it and replaces it.
 
 mod access;
 mod error;
@@ -68,7 +69,7 @@ use self::{
 };
 use crate::{File, Limits, hosts::Entry, verify::Signed};
 
-/// Number of packs at which a repository is recreated. Each fetch adds a pack, and packs are never removed.
+/// Number of packs at which a repository is recreated. Each fetch of new objects adds a pack, and packs are never removed.
 const PACKS: usize = 50;
 
 /// Bare repository in a directory. Only one process may use the directory, through one `Repository`.
@@ -131,7 +132,8 @@ impl Repository {
         self.root.join(name)
     }
 
-    /// Resolves a reference on the server, and fetches its commit if it is not stored yet. Blocks; `stop` ends the fetch.
+    /// Resolves a reference on the server, and fetches its commit if it is not stored yet. A requested commit that is stored needs no server. Blocks;
+    /// `stop` ends the fetch.
     ///
     /// # Errors
     /// [`GitError::UrlInvalid`], [`GitError::ReferenceInvalid`], [`GitError::AccessInvalid`] or [`GitError::KnownHosts`] when
@@ -316,7 +318,7 @@ impl Repository {
         self.reading(|repo| read::read(repo, &read::list(repo, id, path, limits)?, limits))
     }
 
-    /// Reports whether the commit `new` is `old` or descends from it. `None` if too little history was fetched to decide.
+    /// Reports whether the commit `new` is `old` or descends from it. `None` if too little history was fetched, or the history is too long.
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `new` or `old` is not an id. [`GitError::Damaged`] or [`GitError::Disk`] when an object
@@ -331,8 +333,8 @@ impl Repository {
     ///
     /// # Errors
     /// Fails as [`Repository::files`] does, but a file that is too large or a Git LFS pointer is not an error: its entries are missing from
-    /// the result. Older commits can only cause [`GitError::Damaged`], or [`GitError::InventoryTooLarge`] when a directory on the way to
-    /// `path` has too many entries.
+    /// the result. Older commits can only cause [`GitError::Damaged`], [`GitError::WrongObject`] for an object of the wrong type, or
+    /// [`GitError::InventoryTooLarge`] when a directory on the way to `path` has too many entries.
     pub fn last_changes(
         &self,
         commit: &str,
@@ -356,7 +358,7 @@ fn fetch_into<T: Transport>(talk: &mut GitSession<'_, T>, store: &Store, found: 
         && history::follows(&repo, peeled.commit, before)?.is_none()
         && talk.can_ask_again()
     {
-        // The branch advanced far or was rewritten: more history shows which. If this fetch fails, it stays unknown.
+        // The branch advanced far or was rewritten: more history shows which. If this fetch fails, the answer stays unknown.
         let _ = talk.fetch(store, found.id, exchange::FAR);
     }
     store.remember(&found.key, peeled.commit)?;

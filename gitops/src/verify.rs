@@ -1,7 +1,7 @@
 //! Verification that a trusted key signed a commit or tag. No I/O, except for the clock.
 //!
 //! The keys come from a Secret and are trusted; the signature itself is untrusted input. No key comes from a key
-//! server, and no key is trusted because of another key.
+//! server, and no key is trusted because the key of another owner signed it.
 
 mod openpgp;
 mod ssh;
@@ -18,7 +18,7 @@ const MIN_RSA_BITS: u16 = 2048;
 /// Commit or tag, split into signed data and signature.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signed {
-    /// Signature text as stored in the object: an armored OpenPGP or SSH signature. `None` if the object is not signed.
+    /// Signature text as stored in the object, such as an armored OpenPGP or SSH signature. `None` if the object is not signed.
     pub signature: Option<Vec<u8>>,
     /// Signed data: the object without its signature.
     pub data: Vec<u8>,

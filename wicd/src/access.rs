@@ -76,7 +76,8 @@ pub struct Entry {
     pub rights: u32,
     /// Inheritance flags, as Windows stores them.
     pub flags: u8,
-    /// True if the entry denies the rights. A condition of such an entry is not kept: a list that is written again denies the rights in each case.
+    /// True if the entry denies the rights. A condition of the entry is not stored, so that a list that is written again denies the rights
+    /// unconditionally.
     pub denies: bool,
 }
 
@@ -157,8 +158,8 @@ impl AccessList {
         self.entries.iter().any(|entry| !is_trusted(&entry.sid) && entry.grants(rights))
     }
 
-    /// Access list without these rights of untrusted users to the directory itself. Their rights to its content stay. `None` if they have
-    /// none of these rights.
+    /// Returns the list without these rights of untrusted users to the file or directory itself; `None` if they have none of these rights. Their
+    /// rights to the content of a directory stay. Entries of an unknown kind are dropped.
     pub fn narrowed(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> Option<Self> {
         if !self.grants(&is_trusted, rights) {
             return None;

@@ -5,7 +5,8 @@
 //!
 //! kubelet's first certificate is embedded in kubelet's own kubeconfig. Only then does kubelet store it in [`path::KUBELET_PKI`] at its start,
 //! under the file name of all later certificates, to which [`path::NODE_KUBECONFIG`] refers. kubelet does not store a certificate that the
-//! kubeconfig names as a file, and cannot replace a regular file of that name: it expects its own symbolic link.
+//! kubeconfig names as a file, and cannot replace a regular file at [`path::KUBELET_CURRENT_CERT`]: it expects its own symbolic
+//! link.
 
 use api::host::{CertificateKind, path};
 use api::{Reason, names::user};
@@ -152,7 +153,8 @@ fn waiting_key(host: &dyn Host, kind: CertificateKind) -> Result<Option<KeyPair>
     Ok(content.and_then(|pem| String::from_utf8(pem).ok()).and_then(|pem| KeyPair::from_pem(&pem).ok()))
 }
 
-/// Returns the argument of [`install`]: a certificate chain (PEM, leaf first) with the pending key. `None` if the chain is installed already.
+/// Returns the argument of [`install`]: a certificate chain (PEM, leaf first) with the pending key. `None` if the first certificate of the
+/// chain is installed already.
 ///
 /// # Errors
 /// Fails when `chain` is empty or damaged, when its first certificate is for another subject or is not valid at `now`, when a certificate that
@@ -187,11 +189,12 @@ pub fn joined(chain: &str, key: &KeyPair) -> Result<Option<String>, CertificateE
     Ok(is_of_key.then(|| format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
 }
 
-/// Installs the result of [`with_key`], and removes the pending key. Repeated calls change nothing. kubelet must not run meanwhile: it reads its
-/// certificate and kubeconfig only at its start, and would continue with the ones that are removed here.
+/// Installs the result of [`with_key`], and removes the pending key. Without a certificate, only removes the pending key. kubelet must not run
+/// while its certificate is installed: it reads its certificate and kubeconfig only at its start, and would continue with the ones that are
+/// removed here.
 ///
 /// # Errors
-/// Fails when a file cannot be read, written or removed. [`CertificateError::Kubeconfig`] for a certificate of kubelet on a host without
+/// Fails when a file cannot be read, written or removed, and when kubelet's kubeconfig cannot be created from the certificate and
 /// [`path::NODE_KUBECONFIG`].
 pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i64) -> Result<(), CertificateError> {
     match (kind, pem) {
@@ -216,7 +219,8 @@ pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i
 /// `None` without such a certificate.
 ///
 /// # Errors
-/// [`CertificateError::Kubeconfig`] on a host without [`path::NODE_KUBECONFIG`]. Also fails when a file cannot be read.
+/// [`CertificateError::Kubeconfig`] if [`path::NODE_KUBECONFIG`] is missing or damaged, [`CertificateError::FirstCertificate`] for a damaged
+/// certificate. Also fails when a file cannot be read.
 pub fn other_kubelet_kubeconfig(host: &dyn Host) -> Result<Option<Vec<u8>>, CertificateError> {
     let Some(pem) = files::read(host, path::KUBELET_FIRST_CERT)? else { return Ok(None) };
     let wanted = kubelet_kubeconfig(host, &String::from_utf8_lossy(&pem))?;
@@ -273,7 +277,7 @@ pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostErr
     prune(host, path::WICD_CERTS, "wicd-client-")
 }
 
-/// Removes the certificates that hybrid-overlay-node has left: it stores a new one every day beside the earlier ones.
+/// Removes certificates of hybrid-overlay-node except the three newest: the service stores a new one every day beside the earlier ones.
 ///
 /// # Errors
 /// Fails when one of them cannot be listed or removed.
@@ -311,7 +315,8 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Reports whether the host has a certificate of this kind, for this node, that is valid for at least another [`RENEW_BELOW`] seconds.
+/// Reports whether the host has a certificate of this kind, for this node, that is valid for at least another [`RENEW_BELOW`] seconds. A host
+/// without the first certificate of this kind has none that counts.
 ///
 /// # Errors
 /// Fails when a file of a certificate cannot be inspected or read. A damaged certificate is not an error, and does not count.
@@ -364,8 +369,8 @@ fn check(der: &[u8], kind: CertificateKind, node: &str, now: i64) -> Result<(), 
     Ok(())
 }
 
-/// Returns the certificates (DER) of a PEM text, in order. Skips text between blocks and blocks of other kinds. A damaged or cut-off block is an
-/// error: a bundle is never silently shortened.
+/// Returns the certificates (DER) of a PEM text, in order. Skips text between blocks and blocks of other kinds. A certificate that cannot be
+/// read is an error.
 ///
 /// # Errors
 /// [`CertificateError::Pem`] with the number of the first certificate that cannot be read.

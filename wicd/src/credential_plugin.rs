@@ -108,7 +108,7 @@ pub fn owner(host: &dyn Host, clsid: &str, owned: &Ownership) -> Result<Owner, H
     Ok(found)
 }
 
-/// Registrations by other installers: the library or the key, by class. Includes the class `asked` even if CCG does not list it.
+/// Registrations by other installers: the library or the key, by class. Checks the class `asked` even if CCG does not list it.
 ///
 /// # Errors
 /// Fails when the registry cannot be read.

@@ -57,7 +57,7 @@ pub struct State {
     pub machine: Machine,
     /// Services by name.
     pub services: BTreeMap<String, ServiceInfo>,
-    /// Specification with which each service was created, by name.
+    /// Specification with which each service was last created or changed, by name.
     pub specs: BTreeMap<String, ServiceSpec>,
     /// Machine-wide environment variables.
     pub env: BTreeMap<String, String>,
@@ -71,10 +71,10 @@ pub struct State {
     pub orphans: Vec<String>,
     /// Registry keys below `HKLM` that wicd creates or queries.
     pub registry: BTreeMap<String, RegistryValues>,
-    /// Owner and access list of registry keys that administrators may not change: such a key and its direct subkeys can be changed only while it is
-    /// [`OPENED`].
+    /// Owner and access list of registry keys that administrators may not change: such a key can be removed, and a direct subkey of it created or
+    /// changed, only while the key is [`OPENED`].
     pub registry_access: BTreeMap<String, Vec<u8>>,
-    /// Answers of HNS to `GET`, by path. Only tests change them.
+    /// Answers of HNS to `GET`, by path. Only tests and [`Host::remove_networks`] change them.
     pub hns: BTreeMap<String, Value>,
     /// Other requests to HNS.
     pub hns_posts: Vec<HnsRequest>,
@@ -118,7 +118,7 @@ pub struct State {
     pub hung: BTreeMap<String, Arc<Mutex<()>>>,
     /// Number of calls that still succeed before all fail, as after a crash of the process.
     pub calls_left: Option<u32>,
-    /// Number of calls so far.
+    /// Number of calls since the last [`FakeHost::fail_after`].
     pub calls: u32,
     /// Number of calls so far by name.
     pub counts: BTreeMap<&'static str, u32>,

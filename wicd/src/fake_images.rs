@@ -15,7 +15,7 @@ pub struct Images {
     pub records: BTreeMap<String, String>,
     /// IDs of pinned images.
     pub pinned: BTreeSet<String>,
-    /// Pulled images, with the user name of the login.
+    /// Images of all attempts to pull, with the user name of the login.
     pub pulls: Vec<(String, Option<String>)>,
     /// Images that cannot be pulled, with the registry's error message.
     pub refused: BTreeMap<String, String>,
@@ -35,7 +35,7 @@ pub fn id(image: &str) -> String {
 /// Image store of a simulated host.
 pub(crate) struct FakeImages {
     pub(crate) images: Arc<Mutex<Images>>,
-    /// True if containerd's service does not run.
+    /// True if containerd's service exists and does not run.
     pub(crate) is_stopped: bool,
 }
 

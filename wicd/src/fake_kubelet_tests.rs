@@ -65,7 +65,7 @@ fn strings(value: &Value, each: &mut impl FnMut(&str)) {
     }
 }
 
-/// Configures a host of this cluster up to the start of wicd's service.
+/// Configures a host of this cluster, including the start of wicd's service.
 fn join(test_host: &TestHost, cluster: &Cluster) -> Desired {
     let mut manifest = payload(&PROGRAMS);
     let contents: Vec<Vec<u8>> = manifest.files.iter().map(|file| file.destination.clone().into_bytes()).collect();
@@ -107,8 +107,6 @@ fn every_file_in_a_command_line_exists_when_its_service_starts() {
             network::tests::make_network(&test_host);
             let (missing, host) = (Arc::new(Mutex::new(Vec::new())), test_host.host.clone());
             let seen = missing.clone();
-            // kubelet takes a moment to store its first certificate. Without wicd's wait, services that need it would start
-            // meanwhile.
             test_host.on_service(move |event, service| {
                 if event == ServiceEvent::Started {
                     seen.lock()
@@ -118,6 +116,7 @@ fn every_file_in_a_command_line_exists_when_its_service_starts() {
             });
             let mut reconciler = Reconciler::new(Arc::new(test_host.host.clone()));
             for second in 0..20 {
+                // kubelet takes a moment to store its first certificate. Services that need the certificate must not start meanwhile.
                 if second == 10 {
                     start(&test_host.host).unwrap();
                 }

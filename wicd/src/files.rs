@@ -1,4 +1,5 @@
-//! Reading, writing and placing files. Changes are atomic: a crash leaves the old file or the new one.
+//! Reading, writing and placing files. A file is replaced atomically: a crash leaves the old content or the new one. Exception: a file in use is
+//! moved away first, so that a crash may leave no file at its path.
 //!
 //! All paths are Windows paths in text; see [`Host::path`].
 
@@ -102,8 +103,8 @@ pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError>
     placed.map_err(HostError::system("place", path))
 }
 
-/// Moves `new` to `path`. Windows lets a running program be renamed but not replaced: the old file is then moved to `<path>.old-<n>`. Waits for files
-/// that another program holds for a moment. After a failure, the old file is back in its place.
+/// Moves `new` to `path`. Windows lets a running program be renamed but not replaced: the old file is then moved to `<path>.old-<n>`. Waits a limited
+/// time for files that another program holds. After a failure, moves the old file back.
 fn replace(
     new: &Path,
     path: &Path,
@@ -180,8 +181,8 @@ fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl Fn
     }
 }
 
-/// Reports whether Windows returned this error because another program has opened or locked the file: access denied, sharing violation, or lock
-/// violation. Antivirus and backup programs open new files for moments.
+/// Reports whether Windows may have returned this error because another program has opened or locked the file: access denied, sharing violation,
+/// or lock violation. Antivirus and backup programs open new files for moments.
 fn is_held(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ACCESS_DENIED | 32 | 33))
         && (cfg!(windows) || cfg!(test) || cfg!(feature = "fake"))
@@ -214,8 +215,8 @@ fn old_files(path: &Path) -> impl Iterator<Item = PathBuf> {
     (0..MAX_OLD_VERSIONS).map(|n| beside(path, &format!(".old-{n}")))
 }
 
-/// Removes the files that [`place`] has moved away, unless a program still runs from them. Waits for files that another program holds for a moment.
-/// Returns whether all are removed.
+/// Removes the files that [`write()`], [`place`] and [`remove`] have moved away, unless a program still runs from them. Waits a limited time for
+/// files that another program has open. Returns whether all are removed.
 ///
 /// # Errors
 /// Fails when `path` is refused, or a parent directory is a link. A file that cannot be removed is not an error.
@@ -382,10 +383,12 @@ pub fn parent(path: &str) -> Option<&str> {
     path.rsplit_once('\\').map(|(parent, _)| parent).filter(|parent| parent.contains('\\'))
 }
 
-/// Parent directories of a path, held open. Until this value is dropped, Windows lets no other program replace them.
+/// Parent directories of a path. Those that can be opened are held open until this value is dropped, so that Windows lets no other program replace
+/// them.
 pub(crate) struct Parents(#[expect(dead_code, reason = "what is open cannot be renamed")] Vec<fs::File>);
 
-/// Holds the parent directories of `path` open. Fails if one of them is a link, with which a user could redirect wicd to other files.
+/// Holds the parent directories of `path` open, as far as possible. Fails if one of them is a link, with which a user could redirect wicd to other
+/// files.
 pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError> {
     let mut held = Vec::new();
     let mut above: Vec<&str> = std::iter::successors(parent(path), |directory| parent(directory)).collect();

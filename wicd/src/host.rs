@@ -20,7 +20,7 @@ use crate::access::{self, AccessList, Guard};
 use crate::images::{ImageError, ImageStore};
 use crate::reach;
 
-/// Windows host. Calls are idempotent: if the result exists already, they succeed.
+/// Windows host. Calls other than [`Host::hns`] are idempotent: if the result exists already, they succeed.
 pub trait Host: Send + Sync {
     /// Returns another handle to this host, for a thread that may outlive the caller.
     fn detached(&self) -> Arc<dyn Host>;
@@ -83,8 +83,8 @@ pub trait Host: Send + Sync {
     /// Fails when the service does not exist, or cannot be opened or started.
     fn start_service(&self, name: &str) -> Result<(), HostError>;
     /// Stops a service and waits until its process has ended. After two minutes, terminates the process with all its descendants except containers.
-    /// Stops services that depend on it first, and returns their names in that order, so that the caller can start them again. A service that does
-    /// not exist or does not run is success.
+    /// A process that is shared with other services is neither awaited nor terminated. Stops services that depend on the service first, and returns
+    /// their names in that order, so that the caller can start them again. A service that does not exist or does not run is success.
     ///
     /// # Errors
     /// Fails when the service, or one that depends on it, cannot be queried, stopped or terminated. [`HostError::Timeout`] if the service manager
@@ -207,7 +207,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// Reports whether a program (Windows path) is excluded from the antivirus' real-time checks, or there is no antivirus.
+    /// Reports whether a policy excludes a program (Windows path) from the antivirus' real-time checks, or there is no antivirus.
     ///
     /// # Errors
     /// Fails when the antivirus or its exclusions cannot be read.
@@ -296,7 +296,7 @@ pub trait Host: Send + Sync {
 /// Value in the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistryValue {
-    /// Text, `REG_SZ`.
+    /// Text. Written as `REG_SZ`, and read from `REG_SZ` or `REG_EXPAND_SZ`.
     Text(String),
     /// Binary data, `REG_BINARY`.
     Bytes(Vec<u8>),

@@ -1,4 +1,5 @@
-//! Backup of the host owner's files that wicd replaces. A copy is kept beside them while the host is a node, and is restored afterwards.
+//! Backup of the host owner's files that wicd replaces. A copy is kept beside each of them until wicd no longer needs its own file, and is then
+//! restored.
 //!
 //! A copy is recorded before wicd claims the file, and removed from the record together with the claim, so that the owner's file and wicd's are
 //! never confused.

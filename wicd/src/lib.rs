@@ -13,7 +13,7 @@
 //! * [`network`]: host network for kube-proxy, created before kube-proxy starts.
 //! * [`processes`]: process trees.
 //! * [`daemon`]: Windows service that keeps the host in its desired state.
-//! * [`kept_files`]: backup of the owner's files that wicd replaces, restored by a cleanup.
+//! * [`kept_files`]: backup of the owner's files that wicd replaces, restored once wicd no longer needs its own.
 //! * [`files`]: reading, and atomic writing and placing of files.
 //! * [`images`]: image store of containerd.
 //! * [`reach`]: checks of connections and ports in the host's network.

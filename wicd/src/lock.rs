@@ -12,11 +12,10 @@ use crate::host::{Host, HostError};
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
-/// Takes the lock, and retries for up to `patience`. `None` if another process holds it for all that time.
+/// Takes the lock, and retries for up to `patience`. `None` if it is held elsewhere for all that time.
 ///
 /// # Errors
-/// Fails when the lock file or its directory cannot be created, opened or locked. A lock that another process holds is no
-/// error.
+/// Fails when the lock file or its directory cannot be created, opened or locked. A lock that is held elsewhere is not an error.
 pub fn take(host: &dyn Host, patience: Duration) -> Result<Option<Lock>, HostError> {
     const AGAIN: Duration = Duration::from_millis(100);
     files::make_directory(host, WICD)?;

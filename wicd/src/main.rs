@@ -121,7 +121,7 @@ fn request_maintenance(action: &maintenance::Action) -> anyhow::Result<ExitCode>
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// Waits until a user interrupts the command or closes its window. Windows then ends the command within a few seconds.
+/// Waits until a user interrupts the command or closes its window. After the window is closed, Windows ends the command within a few seconds.
 #[cfg(windows)]
 async fn interrupted() {
     use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close};

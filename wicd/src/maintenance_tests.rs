@@ -43,7 +43,7 @@ fn each_state_of_the_node_has_its_next_step() {
         (vec![ASKED, (key::HOLD, "true")], true, "4", "withdraw"),
         // A later hold changes nothing: patching may be in progress.
         (vec![ASKED, is("Drained"), (key::HOLD, "true")], true, "0", "withdraw"),
-        // A refusal hands the node back.
+        // The annotation that refuses maintenance also ends one.
         (vec![ASKED, is("Drained"), (key::MAINTENANCE, "false")], true, "4", "withdraw"),
         (vec![(key::MAINTENANCE, "false"), ASKED], true, "4", "withdraw"),
     ] {

@@ -258,8 +258,8 @@ impl Network {
         })
     }
 
-    /// Reports whether an endpoint is in this network. If HNS does not report that, the endpoint is treated as the operator's, so that it is not
-    /// created repeatedly.
+    /// Reports whether an endpoint is in this network. An endpoint whose network HNS does not report counts as well, so that it is not created
+    /// repeatedly.
     fn has(&self, endpoint: &Value) -> bool {
         let digits = |id: &str| id.replace(['{', '}', '-'], "").to_ascii_lowercase();
         endpoint["VirtualNetwork"].as_str().is_none_or(|id| digits(id) == digits(&self.id))

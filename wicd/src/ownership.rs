@@ -58,7 +58,7 @@ const LEGACY_TREES: [&str; 11] = [
     path::KUBELET_PKI,
 ];
 
-/// Path of the copy of the record. Without a record, a host of the operator looks like one of WMCO.
+/// Path of the copy of the record. Without a record, the services of the operator look like those of WMCO.
 const COPY: &str = r"C:\k\wicd\owned.copy.json";
 
 /// Record of the operator's objects on the host, stored in [`api::host::path::OWNED`].
@@ -67,13 +67,13 @@ const COPY: &str = r"C:\k\wicd\owned.copy.json";
 pub struct Ownership {
     /// Names of the operator's services.
     pub services: BTreeSet<String>,
-    /// Payload and configuration files of the last `apply`.
+    /// Payload and configuration files, which the next `apply` removes unless they are still desired.
     pub placed: BTreeSet<String>,
     /// Other files that wicd has created.
     pub files: BTreeSet<String>,
     /// Directories that did not exist before. A cleanup removes those that are empty.
     pub directories: BTreeSet<String>,
-    /// Directories that did not exist before. A cleanup removes them with their content, such as logs and state.
+    /// Directories that a cleanup removes with their content, such as logs and state: those that did not exist before, and those with certificates.
     pub trees: BTreeSet<String>,
     /// Machine-wide environment variables with their original values, `None` if they did not exist.
     pub env_vars: BTreeMap<String, Option<String>>,

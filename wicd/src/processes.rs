@@ -16,8 +16,8 @@ pub struct Process {
 /// Programs that outlive their parent process, with their descendants: containers continue when containerd ends.
 const INDEPENDENT: [&str; 1] = ["containerd-shim-runhcs-v1.exe"];
 
-/// Returns the direct and indirect children of `family` that are not in it yet. A process that is older than its parent was started by an earlier
-/// process with the same ID.
+/// Returns the direct and indirect children of `family` that are not in it yet, except containers. A process that is older than its parent was
+/// started by an earlier process with the same ID.
 pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Process> {
     let is_independent = |p: &Process| INDEPENDENT.iter().any(|name| p.program.eq_ignore_ascii_case(name));
     let is_child = |p: &Process, of: &Process| p.parent == of.id && p.started >= of.started && p.id != of.id;

@@ -5,8 +5,8 @@
 //! is taken over: Administrators become the owner of it and its content.
 //!
 //! Parent directories (`C:\var`, `C:\var\log`) are shared with other programs. A user who may rename one or its entries can replace wicd's
-//! directories. So a parent that belongs to a user is refused, too, and users lose the right to change the other parents themselves. Their rights to
-//! the content stay.
+//! directories. So a parent that belongs to a user is refused, too, and users lose the right to replace the other parents. Their rights to the
+//! content stay.
 
 use api::host::{Desired, path};
 
@@ -32,7 +32,7 @@ pub fn programs(desired: &Desired) -> impl Iterator<Item = &str> {
     [path::ROOT, path::WICD, path::VOLUME_PLUGINS].into_iter().chain(cni)
 }
 
-/// Parents of a directory with programs, the topmost first. None for a directory in `C:\k`, which protects its content.
+/// Parents of a directory with programs, the topmost first. Empty for a directory in `C:\k`, which protects its content.
 fn above(directory: &str) -> Vec<&str> {
     let is_below_root = directory.to_ascii_lowercase().starts_with(&format!(r"{}\", path::ROOT).to_ascii_lowercase());
     let mut above: Vec<&str> = std::iter::successors(files::parent(directory), |d| files::parent(d)).collect();
@@ -92,7 +92,7 @@ pub fn state<'a>(
     }
     if !is_ours(&kubelet, Guard::Private) {
         take(host, KUBELET, Some(VOLUMES))?;
-        // Until now, another user may have been able to replace it.
+        // Until now, another user may have been able to replace this directory.
         check(host, VOLUMES, Guard::Volumes)?;
     }
     own(host, path::KUBELET_PKI)?;
@@ -140,7 +140,7 @@ fn take(host: &dyn Host, directory: &str, except: Option<&str>) -> Result<(), Ho
     host.protect(&real, Guard::Private)
 }
 
-/// Removes these rights of untrusted users to a shared parent directory.
+/// Removes these rights of untrusted users to a shared parent directory, which is created if it is missing.
 fn share(host: &dyn Host, directory: &str, rights: u32) -> Result<(), HostError> {
     let place = there(host, directory, Guard::Readable)?;
     match place.access.narrowed(is_trusted, rights) {

@@ -98,7 +98,7 @@ pub struct HostState {
     /// Ports in the request on which a program listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports_in_use: Vec<u16>,
-    /// Causes for which Windows itself waits for a restart. This field and those after it are only in answers to requests for facts.
+    /// Causes for which Windows itself waits for a restart. This field and those after it are set only in answers to requests for facts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart_causes: BTreeSet<RestartCause>,
     /// Antivirus programs of the host.

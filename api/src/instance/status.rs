@@ -357,7 +357,7 @@ impl Operation {
         self.changed || self.rolling_back
     }
 
-    /// Returns the grant with which the operation began.
+    /// Returns a grant for the operation, from the values that the operation stores. `without_place` is not stored, and is always false.
     pub fn as_grant(&self) -> Grant {
         Grant {
             id: self.id.clone(),
@@ -424,7 +424,7 @@ impl Failures {
         self.last_reason.parse().unwrap_or(Reason::HostFailed)
     }
 
-    /// Summary of the last failure in one line: the failed step and the message.
+    /// Summary of the last failure in one line: the failed step, if it is known, and the message.
     pub fn summary(&self) -> String {
         match self.step {
             Step::Unknown => self.last_message.clone(),

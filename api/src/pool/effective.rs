@@ -19,7 +19,7 @@ fn ssh_port(value: Option<i32>) -> u16 {
 }
 
 impl WindowsNodePoolSpec {
-    /// Hosts of the inventory.
+    /// Hosts that the pool lists itself.
     pub fn hosts(&self) -> &[Host] {
         self.inventory.hosts.as_deref().unwrap_or_default()
     }
@@ -39,7 +39,7 @@ impl WindowsNodePoolSpec {
     pub fn remediation(&self) -> Remediation {
         self.remediation.unwrap_or_default()
     }
-    /// Settings of the pool's services.
+    /// Settings of the template; empty if the pool has none.
     pub fn template_spec(&self) -> TemplateSpec {
         self.template.as_ref().and_then(|t| t.spec.clone()).unwrap_or_default()
     }
@@ -63,7 +63,7 @@ impl WindowsNodePoolSpec {
     pub fn annotations(&self) -> BTreeMap<String, String> {
         self.template.as_ref().and_then(|t| t.metadata.as_ref()).and_then(|m| m.annotations.clone()).unwrap_or_default()
     }
-    /// Taints of the template.
+    /// Taints of the template, or the default taint if the template sets no taints.
     pub fn taints(&self) -> Vec<Taint> {
         let set = self.template.as_ref().and_then(|t| t.spec.as_ref()).and_then(|s| s.taints.clone());
         set.unwrap_or_else(|| vec![names::default_taint()])
@@ -72,7 +72,7 @@ impl WindowsNodePoolSpec {
     pub fn pre_pull_images(&self) -> &[String] {
         self.provisioning.as_ref().and_then(|p| p.pre_pull_images.as_deref()).unwrap_or_default()
     }
-    /// Returns all effective values, for the status.
+    /// Returns the effective values that the status shows.
     pub fn effective(&self) -> Effective {
         let (ssh, rollout, drain) = (self.ssh(), self.rollout(), self.drain());
         let remediation = self.remediation();
@@ -114,8 +114,8 @@ impl Inventory {
         .find_map(|(is_set, field)| is_set.then_some(field))
     }
 
-    /// Number of hosts that one change of the list may remove. `None` if the list is not external and no limit is set: a change that removes at
-    /// least three hosts, and half of them or more, then needs a confirmation.
+    /// Number of hosts that one change of the list may remove. `None` if no limit is set and the source is neither Git nor Flux: for a list in the
+    /// pool or in a ConfigMap, a change that removes at least three hosts, and at least half of all hosts, then needs a confirmation.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
         self.max_removals.or(by_default)
@@ -226,7 +226,7 @@ impl Drain {
 }
 
 impl Remediation {
-    /// Time after which a node that is not Ready is repaired.
+    /// Time for which a node may be not Ready before the operator reacts.
     pub fn not_ready_after(&self) -> Duration {
         seconds(self.not_ready_seconds, 600)
     }
@@ -240,8 +240,8 @@ impl Remediation {
 mod tests {
     use super::*;
 
-    /// The API server has dropped renamed fields. The remaining ones must be readable: while a pool is unreadable, no
-    /// host of any pool is removed.
+    /// Checks a pool whose renamed fields the API server has dropped. The remaining fields must be readable: while a pool is unreadable, no host of
+    /// any pool is removed.
     #[test]
     fn a_pool_with_fields_of_another_version_is_read() {
         let stored = serde_json::json!({

@@ -12,7 +12,7 @@ use crate::Time;
 pub enum Pause {
     /// Pause by `rollout.paused`, without an end.
     Indefinite,
-    /// Pause by `rollout.pausedUntil`, which ends at this time.
+    /// Pause by `rollout.pausedUntil`, which ends at this time, or has no end if the time is unknown.
     Until(Time),
 }
 

@@ -115,7 +115,7 @@ pub struct MaintenanceWindow {
     ))]
     pub schedule: String,
     /// Seconds that the window stays open.
-    // Required only by the API server: objects of earlier commits without it must stay readable.
+    // Only the API server requires the field: objects of earlier commits without it must stay readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(required, range(min = 900, max = 604_800))]
     pub duration_seconds: Option<i32>,

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Compares a value with a golden file, or writes the file.
+/// Compares a value with a golden file. With `UPDATE_GOLDENS`, writes the file first.
 fn assert_golden(name: &str, about: &str, value: &Value) {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(format!("{name}.yaml"));
     let text = format!("# {about}\n{}", serde_yaml::to_string(value).unwrap());
@@ -50,7 +50,7 @@ fn what_hosts_get_on_each_platform() {
     let platforms =
         [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
     for platform in platforms {
-        // OpenShift runs a cloud controller manager on each of these platforms, and a hybrid overlay.
+        // Here, each platform has a hybrid overlay, and each platform except `none` has a cloud controller manager, as on OpenShift.
         let cluster = Cluster {
             platform,
             external_cloud_provider: platform != Platform::None,
@@ -113,7 +113,7 @@ fn what_depends_on_the_version_of_windows() {
             "hosts": [
                 verdict(&format!("{name} Datacenter"), format!("10.0.{build}.1")),
                 verdict(&format!("{name} Standard"), format!("10.0.{build}")),
-                // A desktop edition has the same build.
+                // A desktop edition may have the same build.
                 verdict("Windows 11 Enterprise", format!("10.0.{build}.1")),
                 // The next build, of a release without long-term servicing.
                 verdict(&format!("{name} Datacenter"), format!("10.0.{}.1", build + 1)),

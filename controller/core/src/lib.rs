@@ -13,6 +13,7 @@
 //! * [`wait`]: what hosts and pools wait for, and what ends each wait.
 //! * [`yaml`]: parser for YAML that other clients may write, with limits.
 //! * [`mod@backoff`]: time of the next attempt after a failure.
+//! * [`enumeration`]: lists and counts for messages.
 
 pub mod acts;
 pub mod backoff;

@@ -15,15 +15,15 @@ pub enum Cause {
     Hold,
     /// The pool is paused.
     Pause,
-    /// The limit on hosts that are set up at once is used up.
+    /// The host waits for its turn to join.
     TurnToJoin,
-    /// The limit on hosts that are deconfigured at once is used up.
+    /// The host waits for its turn to be deconfigured.
     TurnToLeave,
-    /// The Machine of a host that is to be removed still exists.
+    /// The Machine of a host that must be removed still exists.
     Machine,
-    /// The limit on the pool's nodes that are disrupted at once is used up.
+    /// The node waits until it may be disrupted.
     Disruption,
-    /// The change would lose settings of the legacy operator.
+    /// The change would lose settings of the legacy operator, or may do so.
     LostSettings,
     /// No maintenance window is open.
     Window,
@@ -141,7 +141,7 @@ impl Wait {
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Idle {
-    /// True if the host is to be removed, false if it is to join.
+    /// True if the host waits to be removed, false if it waits to join.
     pub leaves: bool,
     /// True if the host is a node.
     pub is_node: bool,

@@ -32,7 +32,7 @@ pub enum Kind {
     Scalar {
         /// Text without its quotes.
         text: String,
-        /// True if the text is written without quotes, so that it may be a number, a boolean or null.
+        /// True if the text has no quotes, no block style and no tag `!!str`, so that it may be a number, a boolean or null.
         is_plain: bool,
     },
     /// List of values.
@@ -55,7 +55,7 @@ pub struct Member {
 /// Type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Null, or empty text.
+    /// Null, or an empty value without quotes.
     Null,
     /// Boolean.
     Bool,
@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    /// Reports whether the value is null or empty.
+    /// Reports whether the value is null, or empty without quotes.
     pub fn is_null(&self) -> bool {
         self.meaning() == Some(Meaning::Null)
     }
@@ -109,7 +109,7 @@ impl Node {
         }
     }
 
-    /// Returns the value as JSON. A number that JSON cannot express becomes text.
+    /// Returns the value as JSON. A number that is not written as in JSON becomes text.
     pub fn to_json(&self) -> Value {
         match (&self.kind, self.meaning()) {
             (Kind::List(items), _) => items.iter().map(Node::to_json).collect(),
@@ -167,7 +167,7 @@ fn meaning(text: &str) -> Meaning {
 /// Line number of a fault, and a message about it.
 pub type Fault = (usize, String);
 
-/// Returns the documents of a text, as far as they can be read, and all faults.
+/// Returns the documents of a text, as far as they can be read, and the faults up to the first syntax error.
 pub fn documents(text: &str) -> (Vec<Node>, Vec<Fault>) {
     let (Builder { documents, faults, .. }, _) = build(text);
     (documents, faults)

@@ -10,13 +10,13 @@ pub(crate) const MAX_MESSAGE: usize = 600;
 /// Error of a request to a host. Every variant has a stable reason and a message that names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// The host could not be reached or the connection broke.
+    /// The host could not be reached, the connection broke, or a request over SSH failed.
     #[error(transparent)]
     Ssh(#[from] SshError),
     /// The operator's payload is invalid.
     #[error(transparent)]
     Payload(#[from] PayloadError),
-    /// A file in the operator's image cannot be read.
+    /// The operator's own `wicd.exe` cannot be read, or has changed.
     #[error(
         "the operator's own wicd.exe cannot be read, or has changed since the operator started; restart the operator's pods, and if that does not help, \
          replace the operator's image"
@@ -34,7 +34,7 @@ pub enum RemoteError {
         /// Path of the program on the host.
         path: String,
     },
-    /// The machine at the address is not a Windows host.
+    /// The machine at the address is not a Windows host, or offers no SFTP.
     #[error(
         "the machine at {address} does not show C:\\Windows over SFTP: it is not a Windows host, or its SSH server does not offer SFTP; check the address, \
          and the line \"Subsystem sftp\" in its sshd_config"

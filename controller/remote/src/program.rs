@@ -27,7 +27,8 @@ pub(crate) async fn is_there(connection: &Connection, wicd: &Wicd) -> Result<boo
 ///
 /// # Errors
 /// [`RemoteError::ProgramDamaged`] if the host returns other bytes than were sent, [`RemoteError::NotAdministrator`] if
-/// `user` cannot write where only administrators can.
+/// `user` cannot write where only administrators can, [`RemoteError::OwnFile`] or [`RemoteError::Payload`] if the
+/// operator's own file cannot be read or has changed, [`RemoteError::Ssh`] for any other failure of the transfer.
 pub(crate) async fn send(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, RemoteError> {
     let path = host::launcher_path(&wicd.sha256);
     // A complete program has its final name. An interrupted upload lies beside it and is resumed.

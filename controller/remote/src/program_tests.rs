@@ -81,7 +81,7 @@ async fn a_partial_upload_is_resumed_only_if_it_has_the_right_bytes() {
     assert!(sent < bed.wicd.size, "{sent}");
     bed.assert_right();
 
-    // A resumed upload does not send the beginning again, so that it may have any content.
+    // A resumed upload does not send the beginning again, so that the beginning may have any content.
     for tampered in [vec![0x90; most], vec![0x90; bed.content.len()], vec![0x90; bed.content.len() + 1]] {
         std::fs::remove_file(bed.path("")).unwrap();
         bed.put(".partial", &tampered);

@@ -44,13 +44,13 @@ pub struct Operator {
 /// Metrics of the traffic with hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// Number of SSH connections that were opened.
+    /// Number of attempts to open an SSH connection.
     pub connections: Counter,
     /// Number of open SSH connections.
     pub open: Gauge,
-    /// Number of programs that were started on hosts.
+    /// Number of requests to start a program on a host.
     pub processes: Counter,
-    /// Number of bytes that were sent to hosts.
+    /// Number of bytes of requests and files that were sent to hosts.
     pub sent: Counter,
 }
 
@@ -269,7 +269,8 @@ impl Session {
     /// Requests support data, and returns the answer and the archive, which is then removed from the host.
     ///
     /// # Errors
-    /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MAX_ARCHIVE_BYTES`], or cannot be read.
+    /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MAX_ARCHIVE_BYTES`], or cannot be read or
+    /// removed.
     pub async fn support(&self, body: host::Support) -> Result<(Answer, Vec<u8>), RemoteError> {
         let path = host::support_path(&self.operation);
         let collected = async {
@@ -286,8 +287,8 @@ impl Session {
     ///
     /// # Errors
     /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack the files because the payload is
-    /// damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::Host`] when wicd could not get the state of the host. Also fails when
-    /// [`Session::ask`] fails.
+    /// damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::Host`] when wicd could not get the state of the host. Also fails
+    /// when [`Session::ask`] fails.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
         let mut archive = Archive::new(&self.operator.payload, &missing)?;

@@ -28,7 +28,7 @@ pub(crate) struct Instances {
 }
 
 impl Instances {
-    /// Indexes the instances of a watch cache. The index then changes only with [`observe`](Self::observe).
+    /// Indexes the instances of a watch cache. The index then changes only with [`observe`](Self::observe) and [`refill`](Self::refill).
     pub(crate) fn new(store: Store<WindowsInstance>) -> Self {
         let instances = Self {
             store,

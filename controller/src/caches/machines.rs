@@ -171,7 +171,8 @@ pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 Err(error) => return Err(error),
             };
-            // A kind that is being deleted cannot be created. Its objects are deleted with it, which says nothing about their hosts.
+            // Objects of a kind that is being deleted cannot be created. The existing objects are deleted with the kind, which says nothing about
+            // their hosts.
             let is_served =
                 |plural: &str| resources.iter().any(|r| r.name == plural && r.verbs.iter().any(|v| v == "create"));
             if ["machines", "machinesets"].iter().all(|p| is_served(p)) {

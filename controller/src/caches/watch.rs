@@ -210,7 +210,8 @@ where
     (store, reflector::reflector(writer, events).filter_map(logged))
 }
 
-/// Streams the objects that were added, changed or deleted, including deletions while the watch was interrupted.
+/// Streams the objects that were added, changed or deleted, including deletions while the watch was interrupted. After each list, streams all
+/// objects.
 pub(crate) fn changes<K>(store: Store<K>, events: impl Stream<Item = Event<K>>) -> impl Stream<Item = Arc<K>>
 where
     K: Resource + Clone + 'static,

@@ -91,7 +91,7 @@ pub struct PolicyFault {
 /// Deviation of a policy or a binding from this release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Deviation {
-    /// The object is missing.
+    /// The object is missing, or has not been read yet.
     #[error("is missing")]
     Missing,
     /// The object is being deleted.

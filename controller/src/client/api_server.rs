@@ -84,7 +84,7 @@ pub(crate) async fn bounded_config(cluster: &Cluster) -> anyhow::Result<Config> 
     bounded(config(cluster).await?, cluster.request_timeout).await
 }
 
-/// Returns a configuration with a timeout for each request, after the API server has answered one.
+/// Returns a configuration with a timeout for each request, after the API server has answered one. If `limit` is zero, sets no timeout.
 ///
 /// # Errors
 /// Fails when the API server does not answer in time.

@@ -17,7 +17,8 @@ use super::{ClusterError, failed, number};
 
 const KEY: &str = "facts.json";
 
-/// Loads the facts that the last operator stored. If there are none, returns only the version of Kubernetes, which comes from the nodes of pools.
+/// Loads the facts that the last operator stored. If there are none that can be used, returns only the version of Kubernetes from the nodes of pools,
+/// or `None` without such nodes.
 pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept>, ClusterError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = match api.get_opt(KEPT_FACTS).await {

@@ -157,7 +157,8 @@ fn number(text: &str) -> Option<u32> {
     text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
 }
 
-/// Reports whether OVN-Kubernetes provides the pod network of hosts, which it does on Windows only through its hybrid overlay.
+/// Reports whether OVN-Kubernetes provides the pod network of hosts, which it does on Windows only through its hybrid overlay. Fails for a provider
+/// that gives pods on Windows no network.
 fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, ClusterError> {
     match network_type {
         Some("OVNKubernetes") if !is_hybrid => Err(ClusterError::Invalid {

@@ -36,7 +36,7 @@ impl World {
         world.put("configmaps", NAMESPACE, "kube-root-ca.crt", json!({"data": {"ca.crt": ca}}));
         let authentication = "extension-apiserver-authentication";
         world.put("configmaps", "kube-system", authentication, json!({"data": {"client-ca-file": ca}}));
-        // The fake API server applies only to existing objects.
+        // The fake API server supports server-side apply only to existing objects.
         world.put("secrets", NAMESPACE, api::names::KEPT_FACTS, json!({}));
         world.trust(&certificate("registry").0);
         world.exporter(Some(certificate("exporter")));
@@ -178,7 +178,7 @@ async fn changed_and_removed_facts_are_followed() {
     let now = world.start().await;
     let nothing = Cluster { kubernetes_minor: Some(34), ..Cluster::default() };
     assert_eq!((Kept::of(&now), &now.held), (Kept::of(&nothing), &Vec::new()));
-    // An empty pull secret on OpenShift has the same meaning.
+    // On OpenShift, users remove the logins with an empty pull secret.
     let world = World::new(true);
     world.start().await;
     world.logins("openshift-config", r#"{"auths": {}}"#);

@@ -106,7 +106,7 @@ impl Release {
     /// Returns the release that a release file announces. It has manifests, but no files to send.
     ///
     /// # Errors
-    /// Fails when the services of hosts cannot be rendered with them.
+    /// Fails when the settings of the operator are not valid, or the services of hosts cannot be rendered with these manifests.
     pub(crate) fn announced(cluster: Cluster, args: &Run, file: &ReleaseFile) -> Result<Self, ReleaseError> {
         let wicd = Wicd { path: PathBuf::new(), sha256: file.wicd.clone(), size: 0 };
         let (payload, settings) = (Payload::announced(file.payloads()), settings(args)?);
@@ -124,7 +124,7 @@ impl Release {
         render::render(&self.cluster, self.manifest(), &self.settings, template)
     }
 
-    /// Returns the manifest of the payload that fits the API server.
+    /// Returns the manifest of the payload that fits the API server, or an empty one if none fits.
     pub(crate) fn manifest(&self) -> &Manifest {
         static NOTHING: Manifest = Manifest { schema: 1, files: Vec::new() };
         self.payload.manifest(self.cluster.kubernetes_minor).unwrap_or(&NOTHING)

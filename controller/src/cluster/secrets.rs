@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 use gitops::known_hosts::Known;
 use remote::ssh::{HostKey, Identity, KeyError};
 
-/// Time for which a Secret is cached. A hundred hosts that join at once must not fetch the same Secret a hundred times, but a changed Secret must
-/// take effect within seconds.
+/// Time for which a private key is cached, unless the caller accepts an older one. A hundred hosts that join at once must not fetch the same Secret a
+/// hundred times, but a changed key must take effect for log-ins within seconds.
 const CACHE_DURATION: Duration = Duration::from_secs(10);
 
 /// Error of a Secret that cannot be used.

@@ -1,9 +1,9 @@
 //! Versions of the services for hosts, as ConfigMaps `windows-services-<version>`. They are immutable, shared by all pools with the same rendered
 //! services, and kept for as long as a pool or a host needs them.
 //!
-//! Any client with rights for ConfigMaps may have written the stored data. It is used only if it matches the digest in the name
-//! ([`api::services_version`]); other content is deleted and stored again. The names of WMCO's ConfigMaps have no digest. Such a ConfigMap only shows
-//! the configuration of a node that WMCO created; the operator gives it to no host.
+//! Any client with rights for ConfigMaps may have written the stored data. The data is used only if it matches the digest in the name
+//! ([`api::services_version`]). A ConfigMap with other content is deleted, and stored again with the right content if it is needed. The names of
+//! WMCO's ConfigMaps have no digest. Such a ConfigMap only shows the configuration of a node that WMCO created; the operator gives it to no host.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -84,7 +84,7 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> VersionError {
 /// Number of attempts to store a version while another client stores other content.
 const ATTEMPTS: usize = 3;
 
-/// Version that was read and verified, or that this process has stored.
+/// Version that this process has stored, or that was read, and verified if its name has a digest.
 #[derive(Clone)]
 struct Known {
     stored: Arc<Stored>,
@@ -129,7 +129,7 @@ impl Versions {
     }
 
     /// Returns the content of a version, or `None` if it is not stored or does not match its name. A ConfigMap that does not match its name is
-    /// deleted.
+    /// deleted, except by a command that runs once.
     pub(crate) async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
         if let Some(known) = self.known(version) {
             return Ok(Some(known.stored));

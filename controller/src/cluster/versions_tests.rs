@@ -69,7 +69,7 @@ async fn content_of_another_client_is_not_used() {
     assert_eq!(fixture.versions.get(&fixture.version).await.unwrap(), None);
     assert_eq!(fixture.deletes(), [json!("forged")]);
 
-    // A change of the annotation alone, which an immutable ConfigMap allows, is not accepted either.
+    // Content with a change of the annotation alone, which an immutable ConfigMap allows, is not used.
     let fixture = Fixture::new();
     let mut other = fixture.right.clone();
     other["metadata"]["annotations"][api::names::key::RENDERED] = json!("{}");
@@ -161,7 +161,7 @@ async fn a_version_without_a_digest_counts_only_as_services_of_wmco() {
     fixture.api.on("GET", &format!("{MAPS}/windows-services-10.18.0"), 200, legacy.clone());
     let stored = fixture.versions.get("10.18.0").await.unwrap();
     assert_eq!(stored.as_deref(), Some(&Stored::Legacy(rendered().services)));
-    // The operator's hosts may not read it.
+    // The operator's hosts get no right to read the legacy ConfigMap.
     fixture.api.on("POST", MAPS, 201, fixture.right.clone());
     fixture.listed(&legacy).versions.publish(&fixture.version, &rendered()).await.unwrap();
     assert_eq!(fixture.api.calls("PATCH", ROLE).pop().unwrap().body["rules"], json!([]));

@@ -41,8 +41,8 @@ const DNS_LABEL: usize = 63 - SUFFIX;
 /// Prints the Windows MachineSet.
 ///
 /// # Errors
-/// Fails when no MachineSet of Linux workers exists or has the given name, it cannot be changed to Windows, the new name does not fit the platform,
-/// or the API server refuses a request or does not answer.
+/// Fails when there is no configuration for the API server, no MachineSet of Linux workers exists or has the given name, it cannot be changed to
+/// Windows, the new name is invalid or does not fit the platform, or the API server refuses a request or does not answer.
 pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode> {
     let config = api_server::bounded_config(chosen).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;

@@ -38,7 +38,8 @@ const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
 /// Prints the pools and their hosts, and returns the exit status.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it refuses a request or does not answer, or a named pool does not exist.
+/// Fails when `--watch` is combined with an output other than a tree, there is no configuration for the API server, it refuses a request or does not
+/// answer, a named pool does not exist, or the answer cannot be printed.
 pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     if args.watch {
         if !matches!(args.output, StatusOutput::Table | StatusOutput::Wide) {
@@ -88,7 +89,7 @@ impl Status {
 pub(in crate::commands) struct ClusterState {
     pub pools: Vec<Pool>,
     operator: Operator,
-    /// Time of the API server.
+    /// Time of the API server, or the local time if that is unknown.
     now: Timestamp,
 }
 
@@ -244,7 +245,7 @@ pub(in crate::commands) struct Host {
     since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// True if the host follows the version of its pool.
+    /// True if the host follows the version of its pool, or the pool has none.
     up_to_date: bool,
     failures: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -275,7 +276,7 @@ impl Host {
         }
     }
 
-    /// Returns the reason of a host in trouble: one that has failed, is not Ready, or did not follow a version.
+    /// Returns the reason of a host in trouble: one that has failed, is not Ready, or whose update has failed.
     pub(super) fn trouble(&self) -> Option<Reason> {
         let reason: Reason = self.reason.parse().ok()?;
         let is_in_trouble = matches!(self.state(), State::Failed | State::NotReady) || reason == Reason::UpdateFailed;
@@ -318,7 +319,7 @@ impl State {
     }
 }
 
-/// Decision that a pool waits for.
+/// Decision that a pool waits for, with its command, or a fault that no retry can fix, without a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Ask {
     what: String,

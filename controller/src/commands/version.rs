@@ -15,7 +15,7 @@ use crate::{
 /// Label with the version on the operator's Deployment.
 const LABEL: &str = "app.kubernetes.io/version";
 
-/// Versions of this program and the operator, with the field names of `kubectl version`.
+/// Versions of this program and the operator. `clientVersion` has the same name as in `kubectl version`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {
@@ -27,7 +27,8 @@ struct Versions {
 /// Prints the versions.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it refuses a request or does not answer, or no operator is installed.
+/// Fails when there is no configuration for the API server, it refuses a request or does not answer, or no operator is installed. The version of this
+/// program is printed even then.
 pub async fn run(args: &Version, cluster: &args::Cluster) -> anyhow::Result<()> {
     let operator_version = if args.client { None } else { Some(operator(&args.namespace, cluster).await) };
     let (operator_version, error) = match operator_version.transpose() {

@@ -127,7 +127,7 @@ impl Cluster {
     /// Returns the release that hosts get from this operator in this cluster.
     ///
     /// # Errors
-    /// Fails if the release cannot be rendered, or the facts of the cluster cannot be read.
+    /// Fails if the release cannot be loaded or rendered, or the facts of the cluster cannot be read.
     pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::begin(kept.as_ref(), found, args)

@@ -55,7 +55,8 @@ const PAGE: u32 = 50;
 ///
 /// - `hosts` returns the claim of a host by node name. Start this function only when the caches behind it are filled.
 /// - `revise` returns the verdict to carry out: the circumstances may forbid an approval or a denial.
-/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits for another reason.
+/// - `on_verdict` is called after an approval or a denial has been written, and, within a rate limit, when a request begins to wait or waits for
+///   another reason.
 /// - `own` identifies the operator's own requests. The issuer approves the requests of this process. The approver approves those that an earlier
 ///   process left.
 /// - `again` triggers another evaluation of requests, for changes that no request shows.
@@ -178,7 +179,7 @@ impl<H: Hosts> Approver<H> {
         });
     }
 
-    /// Evaluates a request on cached state, confirms the verdict with the API server, and writes it.
+    /// Evaluates a request on cached state. Confirms an approval or a denial with the API server, and writes it.
     async fn carry_out(&self, csr: &CertificateSigningRequest) -> kube::Result<()> {
         let verdict = match self.judge(csr) {
             Verdict::Approve(_) if self.is_being_issued(csr) => return Ok(()),
@@ -205,7 +206,7 @@ impl<H: Hosts> Approver<H> {
     }
 
     /// Decides a request once a permit is free. Returns the verdict that the objects in the API server lead to, which was written if it decides the
-    /// request. Returns `None` if the request is decided or has changed, or its host has reached the limit of approvals.
+    /// request. Returns `None` if the request is decided or has changed, its host has reached the limit of approvals, or the operator stops.
     async fn decide_in_turn(&self, csr: &CertificateSigningRequest, judged: &Verdict) -> kube::Result<Option<Verdict>> {
         let Some(_place) = self.stop.run_until_cancelled(self.decisions.acquire()).await else { return Ok(None) };
         let request = {
@@ -260,7 +261,7 @@ impl<H: Hosts> Approver<H> {
     fn judge(&self, csr: &CertificateSigningRequest) -> Verdict {
         let verdict = self.with_index(|index, claims| {
             if !self.is_as_known(csr) {
-                // The index has a newer version. That change triggers another evaluation.
+                // The request has changed or is gone. A change triggers another evaluation.
                 return Verdict::NotOurs;
             }
             index.judge(csr, || self.requests.state(), claims, Instant::now())

@@ -24,7 +24,7 @@ type Claims<'a> = &'a dyn Fn(&str) -> Option<Claim>;
 #[derive(Debug, Default)]
 struct Waiting {
     created: Option<Time>,
-    /// Last reported reason, if it was reported.
+    /// Last reported verdict, if one was reported.
     reported: Option<Verdict>,
 }
 
@@ -167,7 +167,8 @@ impl Index {
         self.denials.admit(requester(csr), now)
     }
 
-    /// Reports whether the verdict must be reported: it is written, or waits for another reason than before.
+    /// Reports whether the verdict must be reported: an approval or a denial always, a wait if its reason is new and the rate limit allows the
+    /// report.
     pub(super) fn is_news(&mut self, csr: &CertificateSigningRequest, verdict: &Verdict, now: Instant) -> bool {
         let name = csr.name_any();
         match verdict {
@@ -182,7 +183,7 @@ impl Index {
                 }
                 is_news
             }
-            // The reason is another request of the same host, and a host can post any number.
+            // A queued request waits for another request of the same host, and a host can post any number of them.
             Verdict::NotOurs | Verdict::Queue { .. } => {
                 self.is_unreported |= self.waiting.remove(&name).is_some();
                 false

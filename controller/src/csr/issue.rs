@@ -35,7 +35,7 @@ const OPERATOR: &str = "the operator";
 /// Error of a certificate request of the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum CsrError {
-    /// The host's request is invalid: the host, or a process on it, is not what was proven.
+    /// The verdict on the host's request is not an approval, for example because the host, or a process on it, is not what was proven.
     #[error("the operator did not approve the certificate request that the host sent over SSH: {message}")]
     Refused {
         /// Reason of the verdict.
@@ -95,7 +95,7 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// The signer issued a certificate that does not match the request.
+    /// The signer issued a certificate that does not match the request, or that cannot be used.
     #[error("the certificate issued for certificate request {name} {what}: check the signer of this cluster")]
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.
@@ -188,7 +188,7 @@ pub async fn request_and_sign(
                 issuing.decided(approved.uid().unwrap_or_default(), std::time::Instant::now());
                 approved
             }
-            // A user, or the approver of this operator, has changed the request first.
+            // Another client, or the approver of this operator, has changed the request first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
                 let now = api.get(&name).await.map_err(failed("read"))?;
                 // Only the evaluated request may be approved: another object with this name may request anything.
@@ -292,7 +292,8 @@ fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
     Some(format!("{} {}: {}", ended.type_, part(&ended.reason), part(&ended.message)))
 }
 
-/// Checks that the first certificate of `chain` is for the key and subject of `request` and valid at `now` (seconds since 1970).
+/// Checks that the first certificate of `chain` is for the key and subject of `request`, is not that of a certificate authority, and has not expired
+/// at `now` (seconds since 1970).
 fn check_certificate(chain: &[u8], request: &Request, now: i64) -> Result<(), &'static str> {
     let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is not PEM") };
     let Ok(certificate) = pem.parse_x509() else { return Err("is not an X.509 certificate") };

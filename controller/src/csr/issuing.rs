@@ -18,7 +18,7 @@ pub struct Issuing(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Names of the operator's own requests that [`super::request_and_sign`] is approving, with a count. Requests that are no longer in the map, or
+    /// Names of the operator's own requests that [`super::request_and_sign`] is issuing, with a count. Requests that are no longer in the map, or
     /// that another process has posted, are left to the approver.
     names: BTreeMap<String, usize>,
     /// Times of this process's decisions, by UID of the request.

@@ -77,12 +77,12 @@ impl Default for ReevaluationTriggers {
 
 /// Source of the claims of hosts.
 pub trait Hosts: Send + Sync + 'static {
-    /// Returns the claim of a host by node name, from the caches. They must know every host of every pool from the first call: the request of an
-    /// unknown host counts as foreign, and in wicd's name space as invalid.
+    /// Returns the claim of a host by node name, from the caches. The caches must know every host of every pool from the first call: the request of
+    /// an unknown host counts as foreign, and in wicd's name space as invalid.
     fn lookup(&self, node: &str) -> Option<Claim>;
 
-    /// Returns the claim of a host after reading its Node from the API server, for a request to the signer of `kind`. `None` also if the Node does
-    /// not belong to the host.
+    /// Returns the claim of a host after reading its Node from the API server, for a request to the signer of `kind`. Returns `None` also if the Node
+    /// is known to belong to another owner.
     ///
     /// # Errors
     /// Fails when the API server refuses a request or does not answer.

@@ -47,7 +47,8 @@ impl OpenRequests {
         }
     }
 
-    /// Reports whether a request is evaluated now. If a requester posts too many, only the newest are: it no longer waits for the others.
+    /// Reports whether a request is evaluated now. If a source has too many undecided requests, only the newest are evaluated, because the requester
+    /// no longer waits for the others.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
         let most = if is_of_one_host(csr) { MAX_OF_ONE_HOST } else { MAX_OF_OTHERS };
         let Some(positions) = self.0.get(&source(csr)).filter(|p| p.len() > most) else { return true };

@@ -1,4 +1,4 @@
-//! Certificates that wicd has renewed by itself: recorded at approval, until the instances store them.
+//! Certificates that wicd has renewed by itself: recorded at approval, so that the instances can store their expiry.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ impl Renewals {
     pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
         let Some((node, end)) = renewal(request, now) else { return };
         self.ends.lock().insert(node.clone(), end);
-        // Without a receiver, no instance can store it.
+        // Without a receiver, no instance stores the expiry.
         let _ = self.sender.send(node);
     }
 

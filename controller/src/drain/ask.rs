@@ -57,7 +57,8 @@ impl Pass<'_> {
             }
         }
 
-        // Pods with the same namespace, labels and state get the same answer from their budget, so only one of them is tried.
+        // Pods with the same namespace, labels and state get the same answer from their budget. After one refusal by a budget, the others are not
+        // tried.
         let mut refused: HashMap<EvictionKey, String> = HashMap::new();
         let mut at_least = Duration::ZERO;
         let mut first_error = None;
@@ -100,7 +101,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Evicts one pod. After the deadline, deletes it despite its budget if the pool sets `onTimeout: Force`.
+    /// Evicts one pod. After the deadline, deletes the pod despite a refusal by its budget if the pool sets `onTimeout: Force`.
     async fn ask(&mut self, pod: &Pod) -> Result<Asked, DrainError> {
         let target = Target::of(pod);
         let _in_flight = self.cx.limits.permit(&target.namespace).await;
@@ -112,7 +113,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Deletes a pod despite its budget, with its full grace period.
+    /// Deletes a pod despite its budget, with the grace period of the drain, or else of the pod.
     async fn force(&mut self, pod: &Pod, target: &Target, blocker: String) -> Result<Asked, DrainError> {
         let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
         let own = u32::try_from(own.unwrap_or(DEFAULT_GRACE_SECONDS)).unwrap_or_default();

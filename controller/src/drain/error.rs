@@ -25,7 +25,7 @@ pub(crate) enum DrainError {
         what: String,
         limit: Duration,
     },
-    /// The operator may not evict this pod, by its role or by an admission policy. All other pods were still tried.
+    /// The operator may not evict this pod, by its role or by an admission policy. The pass continues with the other pods.
     #[error(
         "the operator may not evict the pod {pod}: {message}; grant the operator the verb create on pods/eviction, or correct the admission policy \
          or webhook that denies the eviction"
@@ -35,7 +35,7 @@ pub(crate) enum DrainError {
         pod: String,
         message: String,
     },
-    /// The API server rejects the eviction. All other pods were still tried.
+    /// The API server rejects the eviction. The pass continues with the other pods.
     #[error(
         "the API server rejects the eviction of the pod {pod}: {message}; the operator retries. If the error stays, delete the pod by hand"
     )]
@@ -49,7 +49,7 @@ pub(crate) enum DrainError {
         "the Node {node} no longer exists, or was replaced by another Node with the same name; the operator reads it again"
     )]
     NodeGone { node: String },
-    /// The Node changed during every attempt to patch it.
+    /// The Node changed during every attempt to patch it, or lost its cordon in a drain that may not cordon it again.
     #[error(
         "the cordon of the Node {node} could not be changed, because other clients change the Node at the same time; the operator retries"
     )]

@@ -16,7 +16,7 @@ const BURST: u32 = 40;
 /// Token bucket that gives each caller the time of its turn.
 #[derive(Debug)]
 struct Bucket {
-    /// Turn of the next caller, if the bucket holds no spare tokens. `None` for a full bucket.
+    /// Turn of the next caller, which lies in the past while the bucket holds spare tokens. `None` for a full bucket.
     next: Option<Instant>,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Drain<'a> {
     pub started: Timestamp,
     /// Current time.
     pub now: Timestamp,
-    /// Time when the node was first seen cordoned, as stored.
+    /// Time from which the node counts as cordoned, as stored.
     pub cordoned_at: Timestamp,
     /// Drain options of the pool.
     pub options: &'a Options,
@@ -81,7 +81,7 @@ pub(crate) struct Progress {
 /// State of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// No pod has to leave, in a list made long enough after the node was cordoned.
+    /// No pod has to leave, the scheduler has had time to see the cordon, and no attached volume is awaited.
     Drained,
     /// The drain is not complete yet.
     Waiting,

@@ -349,7 +349,7 @@ pub(super) fn key(pod: &Pod) -> String {
     Target::of(pod).to_string()
 }
 
-/// Returns the order in which the pod leaves. `None` if it is not evicted.
+/// Returns the order in which the pod leaves. `None` if the drain neither evicts the pod nor waits for it.
 pub(super) fn order(verdict: &EvictionDecision) -> Option<i32> {
     match verdict {
         EvictionDecision::Evict { order, .. }

@@ -77,7 +77,7 @@ pub(crate) enum AtWrite {
 #[derive(Default)]
 struct State {
     objects: Option<Objects>,
-    /// Number of writes so far.
+    /// Number of writes so far that the script did not answer. Events do not count.
     writes: usize,
     /// Number of a later write, and the event at it.
     fault: Option<(usize, AtWrite)>,
@@ -202,7 +202,7 @@ impl FakeApi {
         self.0.lock().calls.clone()
     }
 
-    /// Returns `METHOD path` for each request that had no answer in the script.
+    /// Returns `METHOD path` for each request that was answered neither by the script nor from the objects.
     pub(crate) fn unexpected(&self) -> Vec<String> {
         self.0.lock().unexpected.clone()
     }

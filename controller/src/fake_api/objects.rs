@@ -1,5 +1,5 @@
 //! Objects of the fake API server. They are created, patched and deleted with those checks of a real one on which the operator relies (resource
-//! versions, preconditions, finalizers, subresources). Approved certificate requests are signed.
+//! versions, preconditions, finalizers, subresources). A certificate request is signed when its approval is written.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ impl Objects {
         object
     }
 
-    /// Changes an object as another client would.
+    /// Changes an object of a cluster-scoped kind as another client would.
     pub(crate) fn edit(&mut self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
         if let Some(mut object) = self.get(plural, name).cloned() {
             change(&mut object);

@@ -1,5 +1,5 @@
-//! Verifies the host of a node soon after the address or the host key of its entry has changed, instead of with the next operation: an error in a
-//! list is reported while its author still remembers the change. Does not change the host.
+//! Verifies the host of a node soon after the address or the host key of its entry has changed, and before its removal. So an error in a list is
+//! reported while its author still remembers the change. Does not change the configuration of the host.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{error::StepError, failures::until, idle_session, scope::Scope};
 use crate::{args::host_key_policy::fingerprint_of, runtime::events::EventReason};
 use wnp_core::operation::identity::{Identity, Purpose};
 
-/// Interval between lookups of the DNS name of a node's host, whose address may change at any time.
+/// Delay before the next lookup of the DNS name of a node's host, without jitter. The address of the name may change at any time.
 const NAME_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum wait for a DNS lookup.
 const LOOKUP: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ fn is_elsewhere(scope: &Scope) -> bool {
 
 /// Proves a host whose address has changed before it is removed: a node must not be drained because of another machine. If the host is not proven at
 /// the address of its entry, tries the last proven address with the host key and the machine ID recorded there. If that succeeds, the rest of this
-/// reconcile uses that address.
+/// reconcile uses that address. An error of the API server ends the attempt.
 pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
     let Some(place) = scope.status.proven_at.clone().filter(|_| is_elsewhere(scope)) else { return Ok(()) };
     let error = match verify_identity_at_entry(scope, Purpose::Remove, true).await {
@@ -52,8 +52,8 @@ fn other_key(scope: &Scope) -> Option<String> {
 /// Permits for concurrent DNS lookups. Each lookup holds a thread until the resolver returns, even after the timeout.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
-/// Reports whether the DNS name of a host resolves to other addresses than the one at which the host was last proven. Returns `None` if the lookup
-/// has no answer.
+/// Reports whether the DNS name of a host resolves to other addresses than the one at which the host was last proven. Returns `Some(false)` if the
+/// entry has no DNS name or the host has no proven address, and `None` if the lookup has no answer or too many lookups are pending.
 async fn leads_elsewhere(scope: &Scope) -> Option<bool> {
     let host = &scope.instance.spec.host;
     let proven = scope.status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok());
@@ -81,8 +81,8 @@ fn next_lookup() -> Duration {
     NAME_INTERVAL.mul_f64(1.0 + rand::random::<f64>() / 4.0)
 }
 
-/// Verifies the host if its address or host key differs from the proven one. Returns the wait until the next check, if there is one; a host with a
-/// DNS name waits for the next lookup.
+/// Verifies the host if its address or host key differs from the proven one. Returns the wait until the next check, if one is due: after a failure,
+/// without a free SSH slot, or before the next DNS lookup.
 pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let again = verify_place(scope).await?;
     let is_named = is_name(&scope.instance.spec.host.address);
@@ -96,12 +96,12 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             Some(true) => {}
             Some(false) => {
                 if scope.status.record().address_failures.take().is_some() {
-                    // The entry was changed back.
+                    // The entry was changed back, or its name resolves to the proven address again.
                     scope.mark_reachable();
                 }
                 return Ok(None);
             }
-            // A failure stays until the host is proven.
+            // Without an answer of the resolver, an earlier failure stays.
             None => return Ok(None),
         }
     }
@@ -143,7 +143,8 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
 }
 
 /// Returns a message about the part of the entry that could not be verified. `known_key` is the proven host key if the entry declares another one.
-/// `is_moved` is false if the entry has not changed, but its DNS name resolves to another address.
+/// `is_moved` is true if the address or port of the entry has changed. If it is false and the host key is the proven one, the DNS name of the entry
+/// resolves to another address.
 fn unverified(known_key: Option<&str>, is_moved: bool, address: &str, port: i32) -> String {
     match known_key {
         Some(known) => {
@@ -156,7 +157,7 @@ fn unverified(known_key: Option<&str>, is_moved: bool, address: &str, port: i32)
     }
 }
 
-/// Logs in to the host at the address of its entry, and proves its identity.
+/// Logs in to the host at the address of its entry, and identifies the host. Records its host key and its facts, unless it belongs to another owner.
 pub(super) async fn verify_identity_at_entry(
     scope: &mut Scope,
     purpose: Purpose,

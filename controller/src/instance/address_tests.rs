@@ -30,7 +30,7 @@ async fn address_checks_have_their_own_ssh_slots() {
     assert_eq!(scope.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(bed.host.port())));
     drop(granted);
 
-    // All slots are taken: the host is verified later, and no other work on it waits for that.
+    // All slots for such checks are taken: the host is verified later, and other work on the host does not wait.
     let connections = bed.host.stats().connections;
     let taken: Vec<SshSlot> = (0..free).map_while(|_| bed.cx.hosts.looks.take("p")).collect();
     assert!(!taken.is_empty() && u32::try_from(taken.len()).unwrap() < free, "{} at once", taken.len());
@@ -132,7 +132,7 @@ async fn a_name_that_leads_elsewhere_is_verified() {
     }
 }
 
-/// An address failure ends when the host is proven, and not when the resolver fails.
+/// A failed lookup does not clear an address failure.
 #[tokio::test]
 async fn a_failure_stays_as_long_as_the_name_has_no_answer() {
     let bed = Bed::new().await;

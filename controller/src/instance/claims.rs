@@ -24,13 +24,13 @@ use wnp_core::{
     },
 };
 
-/// Minimum interval between lists of the Nodes of other operating systems, which are read only for serving certificates.
+/// Time for which a list of the Nodes of other operating systems is reused. These Nodes are read only for serving certificates.
 const FRESH: Duration = Duration::from_mins(1);
 /// Time for which the error of a failed list is reused: hundreds of hosts may request certificates at once.
 const FAILED: Duration = Duration::from_secs(5);
 /// Maximum number of Nodes in one page of the list.
 const PAGE: u32 = 500;
-/// Time limit for a page of the list, including the client's queue. All requests for serving certificates wait for it.
+/// Time limit for a page of the list, including the client's queue. All requests for serving certificates wait for the list.
 const ANSWER: Duration = Duration::from_mins(2);
 
 /// Returns the claim of an instance with this status, for a certificate request that the operator itself creates for the host.
@@ -40,7 +40,7 @@ pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, 
 }
 
 impl Base {
-    /// Returns the inputs of a claim beyond the instance and its status. `node` is the Node of the host, if the claim depends on it.
+    /// Returns the inputs of a claim beyond the instance and its status. `node` is the Node of the host, if it exists and the claim depends on it.
     fn beside<'a>(
         &'a self,
         instance: &WindowsInstance,
@@ -76,8 +76,8 @@ impl Hosts {
         Self { reserved, neighbours: Recent::default(), cx }
     }
 
-    /// Returns the claim of a Node that an operator created and that has no instance, so that it can renew its certificates. Returns `None` while
-    /// WMCO runs, because WMCO approves the requests of its own nodes.
+    /// Returns the claim of a Node that an operator created and that has no instance, so that it can renew its certificates. Returns `None` for a
+    /// Node that no operator created, and while WMCO runs, because WMCO approves the requests of its own nodes.
     fn of_node(&self, node: &Node, neighbours: &Neighbours) -> Option<Claim> {
         let is_left = is_of_operator(node) && self.cx.other_operator.is_gone();
         is_left.then(|| claims::of_node(node, &self.reserved, neighbours))
@@ -96,7 +96,8 @@ impl csr::Hosts for Hosts {
         Some(claims::claim(&instance, status, &beside))
     }
 
-    /// Returns the claim of a host, confirmed with its Node in the API server. Returns `None` if that Node belongs to another owner.
+    /// Returns the claim of a host, confirmed with its Node in the API server. Returns `None` if the Node is not a Windows Node, or if the host was
+    /// reached before and the Node belongs to another owner. For a name without an instance, returns the claim of its Node, if it has one.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
         // The neighbours are read first, because that may take long, and the facts about the host must be current.
         let neighbours = match kind {
@@ -113,7 +114,7 @@ impl csr::Hosts for Hosts {
         let (node, whose) = whose::ask(&self.cx.cluster.client, &evidence).await?;
         match whose {
             NodeOwner::Others(Mismatch::NotWindows { .. }) => return Ok(None),
-            // The owner is unknown if the host was never reached. Its valid requests wait for a proof.
+            // For a host that was never reached, the owner of the Node is unknown: valid requests of the host wait for a proof.
             NodeOwner::Others(_) if status.proven_address.is_some() => return Ok(None),
             _ => {}
         }

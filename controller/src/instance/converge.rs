@@ -26,7 +26,8 @@ use wnp_core::{
 
 /// Result of bringing a host closer to its target.
 pub(super) enum Converged {
-    /// The host follows the target completely and its Node is Ready.
+    /// The host follows the target and its Node is Ready, or all that remains is a requested restart with a grant of its own. A restart may also be
+    /// requested for a Ready Node.
     Works(Option<Arc<Node>>),
     /// The joining host turns out to be a node already.
     AlreadyNode(FoundNode),
@@ -38,9 +39,9 @@ pub(super) enum Converged {
 
 /// Existing node that a joining host turns out to be.
 pub(super) struct FoundNode {
-    /// Version that the node follows.
+    /// Version that the node follows, or [`UNKNOWN_VERSION`].
     pub version: String,
-    /// SHA-256 of the node's wicd, if the record on the host proves that the node is this cluster's own.
+    /// SHA-256 of wicd on the host, if the status records no earlier contact and the host has this operator's record.
     pub wicd: Option<String>,
 }
 
@@ -58,7 +59,7 @@ fn waits(action: Action) -> Flow {
     Flow::Break(Converged::Waits(action))
 }
 
-/// Brings the host closer to the target, until the target is reached or a wait is needed. The caller has started the operation.
+/// Brings the host closer to the target, until one of the results in [`Converged`] applies. The caller has started the operation.
 pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, StepError> {
     let mut work = Convergence::begin(scope, target);
     let mut host = None;
@@ -83,7 +84,8 @@ pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Conve
 struct Convergence<'a> {
     scope: &'a mut Scope,
     target: &'a Target,
-    /// True if the host's status was lost, for example after a restore from a backup: then the record on the host counts.
+    /// True if the status of a joining host records neither facts nor a Node, because the host is new or its status was lost, for example after a
+    /// restore from a backup. Then the record on the host counts.
     restored: bool,
     /// True if the services were started in this operation, and only the Node is awaited.
     registering: bool,
@@ -103,7 +105,8 @@ impl<'a> Convergence<'a> {
         }
     }
 
-    /// Returns the Node of the host; `None` for a host that joins and is not proven yet.
+    /// Returns the Node of the host, if it exists. Returns `None` for a joining host without a connection, unless only its Node is awaited. Records
+    /// that the Node of a changing host was deleted.
     fn observe_node(&mut self, is_connected: bool) -> Result<Option<Arc<Node>>, StepError> {
         if joins(self.scope) && !self.registering && !is_connected {
             return Ok(None);
@@ -253,8 +256,8 @@ impl Scope {
         }
     }
 
-    /// Returns the version that a joining host is brought to: the one that its pool wants. A host that is already a Ready node keeps the version in
-    /// place for its join: it may have pods, and is updated later like any other node.
+    /// Returns the version that a joining host is brought to: the one that its pool wants, or an empty string without one. A host that is already a
+    /// Ready node keeps the version in place for its join: it may have pods, and is updated later like any other node.
     pub(super) fn version_to_join(&mut self) -> Result<String, StepError> {
         let placed = self.status.operation.as_ref().and_then(|o| o.to_version.clone());
         if let Some(placed) = placed.filter(|placed| self.is_registering(placed))
@@ -265,29 +268,31 @@ impl Scope {
         Ok(self.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default())
     }
 
-    /// Reports whether the services were started in this operation with the files of this version, so that only the Node is awaited.
+    /// Reports whether the services were started in this operation with the files of this version, so that only the Node is awaited. For an operation
+    /// that is not a join, or that records no version, any version counts.
     pub(super) fn is_registering(&self, version: &str) -> bool {
         let placed = self.status.operation.as_ref().filter(|_| joins(self)).and_then(|o| o.to_version.as_deref());
         self.step() == Step::Register && self.status.facts.is_some() && placed.is_none_or(|placed| placed == version)
     }
 
     /// Reports whether a non-disruptive update, which has no slot in the disruption budget, is in place. A restart that turns out to be necessary
-    /// needs a grant of its own. Until then, wicd reports no version, and the remaining work continues without it.
+    /// needs a grant of its own. Until that restart, wicd reports no version, and the operation ends without the report.
     fn is_nondisruptive_update_applied(&self) -> bool {
         let is_placed = |o: &Operation| o.type_ == GrantType::Update && o.applied && !o.rolling_back;
         self.disruption() == Disruption::None && self.status.operation.as_ref().is_some_and(is_placed)
     }
 
-    /// Reports whether pods may run on the host, because its node works and was not drained.
+    /// Reports whether pods may run on the host: its operation is an update that does not drain the node.
     fn has_pods(&self) -> bool {
         self.operation_type() == Some(GrantType::Update) && !self.drains()
     }
 }
 
-/// Returns the existing node of a host that joins, if there is one: a node of the legacy operator, of another client, or of this operator if its
-/// status of the host was lost. The node is adopted unchanged, and updated later like any other node.
+/// Returns the existing node of a host that joins, if there is one: a node of the legacy operator, of another client, or of this operator with
+/// another version or a lost status. The node is adopted unchanged, and updated later like any other node.
 ///
-/// `restored` is true if the status of the host was lost. A host that still has this operator's record is then adopted even if its Node is not Ready.
+/// `restored` is true if the status records no earlier contact with the host. A host with this operator's record and a Node with a version is then
+/// adopted even if the Node is not Ready.
 fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: bool) -> Option<FoundNode> {
     let node = node?;
     let says = node.annotations().get(key::VERSION).filter(|v| !v.is_empty()).cloned();

@@ -111,8 +111,8 @@ async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(PLACE_POLL))
 }
 
-/// Records that another client removed the cordon during the drain. The new cordon belongs to the operator, whoever owned the old one, and the
-/// scheduler gets time to observe it.
+/// Records and reports that the node lost its cordon during the drain: another client uncordoned it, or its Node was created again. The new cordon
+/// belongs to the operator, whoever owned the old one, and the scheduler gets time to observe the new one.
 fn lifted(scope: &mut Scope, now: Timestamp) {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.pre_cordoned = false;
@@ -222,7 +222,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
 /// Maximum number of pods that one event names.
 const NAMED: usize = 3;
 
-/// Combines the warnings of a pass, `<pod>: <text>`, by text: many pods have no controller, and each would cause its own event.
+/// Combines the warnings of a pass, `<pod>: <text>` or `<text>`, by text: many pods have no controller, and each would cause its own event.
 fn by_text(warnings: &[String]) -> Vec<String> {
     let mut pods: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for warning in warnings {

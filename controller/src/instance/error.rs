@@ -22,7 +22,7 @@ use wnp_core::{
 /// Reasons with which wicd reports unusable content of a version. Every other reason that wicd reports is a fault of the host, even an unknown one.
 const OF_THE_VERSION: [Reason; 2] = [Reason::PayloadInvalid, Reason::HostCallFailed];
 
-/// Error of a step on a host. Each has a message with the remedy and a stable reason.
+/// Error of a step on a host. Each error has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     /// The host could not be reached or queried, or reported a failure.
@@ -73,7 +73,7 @@ pub(crate) enum StepError {
         #[source]
         source: kube::Error,
     },
-    /// The instance has changed since it was read.
+    /// The instance has changed or was deleted since it was read.
     #[error("the WindowsInstance has changed since it was read; the operator reads it again")]
     Outdated,
     /// The host does not meet the requirements of a node.
@@ -89,7 +89,7 @@ pub(crate) enum StepError {
         /// Reason why the Node is not proven to be the host's, and the remedy.
         why: Mismatch,
     },
-    /// The host is a node, and no Node is proven to be its own.
+    /// The host may be a node, and the Node with its name is not proven to belong to it.
     #[error(
         "the operator cannot prove that the Node {name} belongs to this host, so it changes neither: {why}. To take the host out of its pool \
          and leave both unchanged, remove it from the list of the pool if it is still there, then {}",
@@ -286,7 +286,8 @@ impl StepError {
         }
     }
 
-    /// Reports whether the host, or the jump host before it, could not be reached.
+    /// Reports whether the SSH connection to the host, or to the jump host before it, failed for any reason, or the host did not answer in time after
+    /// a restart.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
     }

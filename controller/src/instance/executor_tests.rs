@@ -1,5 +1,5 @@
-//! Tests of whole host operations against the objects of an API server and a simulated host, in milliseconds. Operations are interrupted,
-//! overtaken and removed at each write, and cut off after any number of bytes.
+//! Tests of whole host operations against the objects of an API server and a simulated host, in milliseconds. The tests interrupt and overtake
+//! operations at each write, remove hosts during the join, and cut connections at many points.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -275,7 +275,7 @@ impl World {
                     self.take_out();
                 }
             }
-            // The next watch event or requeue. A drain waits some seconds for pods that are still bound.
+            // Replaces the wait until the next watch event or requeue.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -499,7 +499,7 @@ async fn an_image_that_cannot_be_pulled_is_tried_again() {
     assert!(!world.was_cordoned());
 }
 
-/// A pull takes minutes: joins, changes and removals of other hosts must not wait for it, and it must not wait for them.
+/// A pull takes minutes: joins, changes and removals of other hosts must not wait for a pull, and a pull must not wait for them.
 #[tokio::test]
 async fn a_pull_of_images_takes_no_connection_of_other_work() {
     let (mut world, _) = World::joined().await;

@@ -22,7 +22,8 @@ use wnp_core::{
     status::instance::Situation,
 };
 
-/// Maximum wait after an error that users correct in another object, such as a Secret. Users then watch the pool, so a long wait has no benefit.
+/// Maximum wait after an error of a Secret or of wicd's rights, unless the configured backoff begins with a longer wait. Users correct such an error
+/// in another object and watch the pool meanwhile, so a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: Duration = Duration::from_secs(15);
 
 impl Scope {
@@ -71,7 +72,7 @@ impl Scope {
         }
         self.note_refusal(error).await;
         let leaving = self.removes();
-        // After a failed staging, or a check that rejects the host before a change, the node continues as it is.
+        // After a failed staging, or a failure before the drain and before any change of the host, the node continues unchanged.
         let is_quiet = self.status.operation.as_ref().is_some_and(|o| match o.type_ {
             GrantType::Stage => true,
             GrantType::Update | GrantType::Reboot | GrantType::Maintenance => !o.is_irrevocable() && o.drain.is_none(),
@@ -143,7 +144,7 @@ impl Scope {
         self.status.record().last_handled_retry = retry_requested(&self.instance);
     }
 
-    /// Reports a request for another attempt when nothing has failed.
+    /// Reports a request for another attempt that finds nothing to retry.
     fn report_needless_retry(&self) {
         let status = &self.status;
         let is_due = status.failures.is_some()

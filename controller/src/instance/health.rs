@@ -1,5 +1,5 @@
 //! Conditions of a host between operations. Contacts a host at once when its kubelet stops reporting or reports again, and detects a wicd that has
-//! stopped reporting. Does not change the host.
+//! stopped reporting. Does not change the configuration of the host.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use wnp_core::{
     status::instance::{answers_without_kubelet, follow_node, is_untried},
 };
 
-/// Updates the host's conditions from its Node. During an operation, does so only while the operation waits after a failure.
+/// Updates the host's conditions from its Node. During an operation, does so only if an attempt has failed.
 pub(super) fn follow(scope: &mut Scope) {
     if scope.status.operation.is_some() && scope.status.failures.is_none() {
         return;
@@ -58,7 +58,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     Ok(None)
 }
 
-/// Sets or removes the condition for a wicd that has stopped reporting. Returns the time until the next check.
+/// Sets or removes the condition for a wicd that has stopped reporting. Returns the time until the next check, if one is needed.
 pub(super) fn update_wicd_silence(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
     let name = scope.name();
     let Some(reported) = node.annotations().get(key::WICD_REPORTED).filter(|_| ready(node).0) else {

@@ -102,7 +102,7 @@ async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
     }
 }
 
-/// The host key of an entry is compared with the proven one as soon as it is written, and not only at the next repair.
+/// The host key of an entry is compared with the proven one as soon as the entry is written, and not only at the next repair.
 #[tokio::test]
 async fn a_wrong_host_key_in_an_entry_is_reported_at_once() {
     const OTHER: &str = "SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";

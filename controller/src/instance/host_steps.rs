@@ -44,7 +44,7 @@ const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
 /// Lifetime of kubelet's first certificate; kubelet rotates it by itself.
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
-/// Connects, checks that the host can be changed, and sends the missing files of the target. Makes no other change.
+/// Connects, checks that the host can be changed, and sends the missing files of the target. Changes neither configuration nor services.
 pub(super) async fn look_and_stage(scope: &mut Scope, target: &Target, step: Step) -> Result<(), StepError> {
     let (session, state) = connect(scope, target, step).await?;
     if !state.missing.is_empty() {
@@ -207,8 +207,8 @@ fn is_rebooting(scope: &Scope) -> bool {
     scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some())
 }
 
-/// Returns the action that waits for a restarting host. Connection errors and a wrong clock are expected until the restart times out. Fails with any
-/// other error.
+/// Returns the action that waits for a restarting host. Connection errors, a wrong clock and a host that still runs are expected while a restart is
+/// outstanding, until it times out. Fails in all other cases.
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     // A host that shuts down may drop the request, and its clock may be wrong until a time server has answered.
     let has_wrong_clock = error.reason() == Reason::ClockSkew;
@@ -314,7 +314,7 @@ pub(super) async fn configure(
     let digest = host::configs_digest(&configs(scope, target)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
-        // wicd reported success without placing the files. Without an error, the loop would repeat forever.
+        // wicd reported success without placing the files. Without an error, `converge` would repeat this step forever.
         return Err(not_placed(&target.version).into());
     }
     scope.status.record().node_ip = Some(ip).filter(|ip| !ip.is_empty());
@@ -358,7 +358,7 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
     }
 }
 
-/// Gets the certificates that the host has requested, and records them in `seen`. Fails while wicd may get no certificate.
+/// Gets the certificates that the host has requested, and records them in `seen`. Fails if wicd requests a certificate while it may not get one.
 pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
     scope.claim_name(None).await?;
     scope.enter_step_if_changed(Step::Certify, "requesting certificates").await?;
@@ -417,8 +417,8 @@ pub(super) async fn start(
 
 const KUBELET: &str = "kubelet";
 
-/// Returns the services to restart: those of the operation, and kubelet if the Node is missing. kubelet registers only when it starts, and may have
-/// kept running while wicd did not.
+/// Returns the services to restart: those of the operation, and a running kubelet if the Node is missing. kubelet registers only when it starts, and
+/// may have kept running while wicd did not.
 fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool) -> Vec<String> {
     let runs = |s: &ServiceState| matches!(s, ServiceState::Running | ServiceState::Pending);
     if no_node && state.services.get(KUBELET).is_some_and(runs) && !asked.iter().any(|s| s == KUBELET) {

@@ -22,8 +22,8 @@ pub(super) fn purpose(scope: &Scope) -> Purpose {
     if scope.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
 
-/// Identifies the host that answered, and binds the session to it, so that it accepts commands. Fails if the host is not the expected one. A host of
-/// another owner stays unbound.
+/// Identifies the host that answered, and binds the session to the host, so that the host accepts commands. Fails if the host is not the expected
+/// one. A host of another owner stays unbound.
 pub(super) fn prove(
     scope: &mut Scope,
     session: &mut Session,

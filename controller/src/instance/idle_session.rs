@@ -1,4 +1,5 @@
-//! Sessions in which the operator observes a host and proves its identity, without changing it.
+//! Sessions in which the operator observes a host and proves its identity. A session sends `wicd.exe` if it is missing, and changes nothing else on
+//! the host.
 
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepEr
     Ok(Session::open(&scope.cx.hosts.operator, &login, &host.name, &operation, Some(Box::new(slot))).await?)
 }
 
-/// Queries the facts of the host, and proves that it is the expected one.
+/// Queries the facts of the host, and identifies the host. Fails if it is neither the expected one nor known to belong to another owner.
 pub(super) async fn ask(
     scope: &mut Scope,
     session: &mut Session,

@@ -58,7 +58,7 @@ pub(crate) async fn trusted_key(
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
     let since = machine.and_then(|m| cx.caches.machines.created(m));
     let check = check(cx, source, &host.address, host.port, since).await?;
-    // A host that is a node was seen before: its key is not accepted on first use.
+    // A host that is a node was seen before: its key is accepted on first use only if the host may be adopted.
     if let Some(node) = &node
         && check == HostKeyCheck::TrustOnFirstUse
         && !may_adopt(instance, &pool.spec.ssh(), is_ours(cx, node).await)

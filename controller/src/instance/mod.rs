@@ -1,7 +1,7 @@
 //! Instance controller: works on one host, and writes its `WindowsInstance.status`.
 //!
-//! A reconcile uses one connection while work remains, and returns when it has to wait. Only one reconcile runs for a host at a time. Essential state
-//! is stored before it takes effect, so a reconcile can be interrupted at any point.
+//! A reconcile uses at most one connection to the host at a time, and returns when it has to wait. Only one reconcile runs for a host at a time.
+//! Essential state is stored before it takes effect, so a reconcile can be interrupted at any point.
 
 pub(crate) mod wmco_versions;
 
@@ -229,7 +229,7 @@ fn idle(scope: &Scope) -> Idle {
     }
 }
 
-/// Works on a host that must leave. The host stays a node until its removal is granted.
+/// Works on a host that must leave. The host stays a node until its removal or release is granted, a user abandons it, or its Machine is gone.
 async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let grant = grant.filter(|g| !scope.has_used(g));
     scope.forget_failures_before_leaving();
@@ -314,11 +314,11 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
             && scope.moved().is_none()
     };
     let grant = grant.filter(|g| stored.is_some() || !in_vain(g));
-    // An operation that has changed the host is completed, even without its grant.
     let other = |g: &Grant| stored.as_ref().is_some_and(|o| o.id != g.id);
     if let Some(operation) = &stored
         && grant.as_ref().is_none_or(other)
     {
+        // An operation that has changed the host is completed, even without its grant.
         if operation.is_irrevocable() {
             return update::run(scope, &operation.as_grant()).await;
         }

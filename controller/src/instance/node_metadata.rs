@@ -36,14 +36,15 @@ pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetada
     wanted
 }
 
-/// Returns the provider ID of the host's Machine, with which the Machine API finds the Node. Returns `None` if a cloud controller manager sets the
-/// ID.
+/// Returns the provider ID of the host's Machine, with which the Machine API finds the Node. Returns `None` if the Machine has no provider ID, or a
+/// cloud controller manager sets the ID of the Node.
 fn provider_id(scope: &Scope) -> Option<String> {
     let id = scope.instance.spec.origin.as_ref()?.provider_id.clone();
     id.filter(|_| !has_cloud_controller(&scope.cx.hosts.release.get().cluster, &scope.pool.spec.template_spec()))
 }
 
-/// Adds the legacy user name and key hash, always together: a user name that no client can decrypt would go unnoticed.
+/// Adds the legacy user name, and the hash of the key that encrypts it. If the Node has a user name, a new hash is added only together with a new
+/// user name: a user name that no client can decrypt would go unnoticed.
 async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) {
     let host = &scope.instance.spec.host;
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == scope.status.public_key_hash.as_ref();

@@ -15,9 +15,9 @@ use wnp_core::node::{
 pub(crate) enum Found {
     /// The Node exists.
     Node(Box<Node>),
-    /// The host was a node, and its Node no longer exists. Pods may still be bound to the name.
+    /// The host holds the Node name, and no Node with this name exists. Pods may still be bound to the name.
     Gone,
-    /// The host never was a node, or the Node with its name is not proven to belong to the host.
+    /// No Node is on record for the host: the host does not hold the name of a missing Node, and a Node with its name is not proven to be its own.
     None,
 }
 
@@ -45,7 +45,7 @@ impl Scope {
             (_, NodeOwner::Nobodys) => self.status.record().holds_node_name = true,
             (_, NodeOwner::Hosts(_)) => {}
             (_, NodeOwner::Others(why)) => {
-                // The name was free before, and now belongs to another owner.
+                // The name belongs to another owner now, even if the host held it before.
                 self.status.record().holds_node_name = false;
                 return Err(StepError::NodeNameTaken { name: self.name(), why });
             }

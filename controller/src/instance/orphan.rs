@@ -15,8 +15,8 @@ use wnp_core::{
 const ANNOTATIONS: [&str; 6] =
     [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
 
-/// Returns the differences between a Node and the expectations of the legacy operator: missing metadata, and, with the prefix "no", unwanted
-/// metadata. `of_machine` is true for the host of a Machine.
+/// Returns the differences between a Node and the expectations of the legacy operator: missing metadata, with the prefix "no" unwanted metadata, and
+/// a Node that is not Ready. `of_machine` is true for the host of a Machine.
 pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     let (labels, annotations) = (node.labels(), node.annotations());
     let mut lacks: Vec<String> = ANNOTATIONS
@@ -72,7 +72,7 @@ impl Released {
     }
 }
 
-/// Removes the operator's cordon from the Node.
+/// Removes the operator's cordon from the Node, and returns what the legacy operator lacks to adopt it.
 pub(super) async fn hand_back(scope: &mut Scope) -> Result<Released, StepError> {
     let Some(node) = scope.find_node().await?.node() else { return Ok(Released::default()) };
     if let Some(operation) = cordoned_by(&node) {

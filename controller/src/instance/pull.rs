@@ -26,7 +26,6 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let Some(_place) = scope.cx.hosts.pulls.take(&scope.instance.spec.pool_ref.name) else {
         return Ok(Action::requeue(idle_session::until_next_slot()));
     };
-    // Images pulled by this operation must still exist. Otherwise, a host could keep its operation and its slot forever.
     let goes_on = scope.is_in_progress(GrantType::PullImages) && scope.step() == Step::PullImages;
     scope.start_operation(grant, Step::Connect);
     let images = scope.pool.spec.pre_pull_images().to_vec();
@@ -43,6 +42,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     scope.record_identity(session.connection());
     let had = scope.status.pre_pulled.as_ref().filter(|_| goes_on).map(|p| p.images.clone()).unwrap_or_default();
     let mut missing = request(scope, &session, &images, None).await?;
+    // Images pulled by this operation must still exist. Otherwise, a host could keep its operation and its slot forever.
     if let Some(image) = had.into_iter().find(|image| missing.contains(image)) {
         return Err(StepError::ImageNotKept { image });
     }

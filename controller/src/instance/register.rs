@@ -35,8 +35,8 @@ use wnp_core::{
 /// Interval at which an unchanged Node is checked.
 const REGISTER_POLL: Duration = Duration::from_secs(10);
 
-/// Returns the host's Node from the cache, and records it in the status. Every change of the Node triggers another reconcile. Fails if the Node with
-/// that name belongs to another owner.
+/// Returns the host's Node from the cache, and records it in the status. Every change of the Node except a heartbeat triggers another reconcile.
+/// Fails if the Node with that name belongs to another owner.
 pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
     match whose(Some(&node), &scope.evidence()) {
@@ -143,8 +143,7 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     }
 }
 
-/// Applies the desired metadata to the Node. Returns false if another client has changed the Node since it was read, so that it must be observed
-/// again.
+/// Applies the desired metadata to the Node. Returns false if the Node was changed or deleted since it was read, so that it must be observed again.
 pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<bool, StepError> {
     let written = scope.cx.writes.nodes.newer_than(node);
     let node = written.as_deref().unwrap_or(node);

@@ -120,7 +120,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
             Next::DeleteNode(node) => {
                 if let Some(why) = kept_by_finalizers(&node) {
                     scope.enter_step(Step::DeleteNode, &why).await?;
-                    // The end of the Node triggers another reconcile at once.
+                    // The deletion of the Node triggers another reconcile at once.
                     return Ok(Action::requeue(KEPT));
                 }
                 scope.enter_step(Step::DeleteNode, "deleting the Node").await?;
@@ -189,7 +189,7 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
 }
 
-/// Reverts a removal whose mark or grant was revoked. A change that the removal has interrupted continues.
+/// Reverts a removal or a release whose mark or grant was revoked. A change that the removal has interrupted continues.
 pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.record().operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
@@ -200,7 +200,7 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     if is_half_changed {
         operation.step = Step::Connect;
         operation.step_start_time = clock::now().into();
-        // A node with a requested maintenance is not put back to use.
+        // A node with requested maintenance is not put back into use.
         let node = scope.find_node().await?.node();
         let is_requested = maintenance::requested(scope, node.as_ref()).request.is_some();
         if let Some(operation) = scope.status.record().operation.as_mut() {
@@ -303,7 +303,7 @@ fn in_words(owner: &host::Owner, own_cluster: &str) -> String {
     }
 }
 
-/// Removes from the host everything that the operator put on it, unless the host belongs to another Node by now.
+/// Removes from the host everything that the operator put on it, unless the host belongs to another owner by now.
 async fn deconfigure(scope: &mut Scope) -> Result<Cleanup, StepError> {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.deconfiguring = true;

@@ -22,8 +22,8 @@ pub(super) fn is_lost(scope: &Scope) -> bool {
     blank && scope.cx.node(&scope.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
 }
 
-/// Queries the facts of the host, and adopts the host as the node that it reports, if that is proven. Does not change the host. Returns the wait
-/// if no SSH slot is free.
+/// Queries the facts of the host, and adopts the host as the node that it reports, if that is proven. Does not change the configuration of the host.
+/// Returns the wait if no SSH slot is free.
 ///
 /// The host's own report is no proof: the author of a list can give a malicious host the name of any Node. The Node must belong to the host that
 /// was reached, before the host gets anything.

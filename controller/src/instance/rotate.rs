@@ -31,7 +31,7 @@ const USER_DATA_RECORD: &str = r"C:\ProgramData\ssh\windows-node-pools-machine.t
 /// Maximum size of a file with keys in bytes, larger than any such file.
 const MAX_FILE: usize = 1 << 20;
 
-/// Performs the whole rotation, which takes seconds. Steps that an earlier operator has completed are skipped.
+/// Performs the whole rotation, which takes seconds. Steps that an earlier attempt has completed are skipped.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     let host = scope.instance.spec.host.clone();

@@ -111,7 +111,8 @@ impl Scope {
         self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
     }
 
-    /// Reports whether no operation may begin, because the pool is in mode Plan or the legacy operator runs. Operations that have begun may continue.
+    /// Reports whether no operation may begin, because the pool is in mode Plan or the legacy operator runs. [`Self::may_start`] decides which begun
+    /// operations continue.
     pub(super) fn only_watches(&self) -> bool {
         self.is_plan() || !self.cx.other_operator.is_gone()
     }
@@ -165,11 +166,12 @@ impl Scope {
         Ok(Target { version: version.into(), rendered })
     }
 
-    /// Returns the version for the Node's annotation, which wicd follows: never one whose files are not in place.
+    /// Returns the version for the Node's annotation, which wicd follows: the version whose files are in place, or the desired version before any
+    /// files are in place.
     pub(super) fn version_for_wicd(&self) -> Option<&str> {
         let operation = self.status.operation.as_ref().filter(|o| o.applied);
         let current = self.status.current_version.as_deref();
-        // An adopted node keeps following its version, whichever operator has stored it.
+        // The annotation of an adopted node whose version is unknown stays until its first change.
         if current == Some(UNKNOWN_VERSION) && operation.is_none() {
             return None;
         }
@@ -177,7 +179,8 @@ impl Scope {
         operation.and_then(|o| o.to_version.as_deref()).or(current).or(desired)
     }
 
-    /// Reports whether the host has the version that its pool wants, this operator's wicd, and the right address for its Node.
+    /// Reports whether the host has the version that its pool wants, this operator's wicd, and the right address for its Node. Any version counts
+    /// while the pool wants none.
     pub(super) fn up_to_date(&self) -> bool {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
@@ -309,7 +312,7 @@ impl Scope {
         let before = reported(&self.status);
         let type_ = self.operation_type().unwrap_or(GrantType::Provision);
         self.set_conditions(&Situation::Working { type_, step, what });
-        // A wait is reported many times, but logged only once.
+        // A wait is reported many times, but logged at level info only once.
         if reported(&self.status) == before {
             tracing::debug!(instance = self.name(), step = step.as_str(), "{what}");
         } else {
@@ -414,7 +417,7 @@ impl Scope {
         self.status.record().proven_at.get_or_insert_with(place);
         let taken = Some(connection.identity().public_key_hash());
         if self.status.public_key_hash != taken {
-            // Failures of the previous key do not apply to the new one.
+            // Failures of the previous key do not apply to the new one. The record of a key that must still be removed stays.
             self.status.record().key_rotation =
                 self.status.record().key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
         }
@@ -439,7 +442,7 @@ impl Scope {
         reached(self.status.record(), Err((reason, &message)), generation, clock::now());
     }
 
-    /// Stores the status at the end of a reconcile. While a host registers, every change of its Node triggers a reconcile, and the status is kept in
+    /// Stores the status at the end of a reconcile. While a host registers, changes of its Node trigger many reconciles, and the status is kept in
     /// memory for a while: an operator that restarts finds out the same from the host.
     pub(super) async fn save_at_end(&mut self) -> Result<(), StepError> {
         self.observe_generation();

@@ -18,8 +18,8 @@ use wnp_core::{
 use super::scope::Scope;
 use crate::runtime::{clock, events::EventReason};
 
-/// Reports the result of the preflight check. New warnings get an event. A pending restart is no reason for a warning if the operation is about to
-/// make it.
+/// Reports the result of the preflight check. New warnings get an event. A pending restart causes no warning if the operation is about to restart the
+/// host.
 pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &Faults>, state: &HostState) {
     let boot_id_to_leave = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
     let is_on_aws = scope.cx.hosts.release.get().cluster.platform == Platform::Aws && of_pool.has_cloud_controller();

@@ -1,4 +1,4 @@
-//! Test bed: one simulated host, and an API server that answers from a script.
+//! Test bed: one simulated host, and an API server that answers from a script or from its objects.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -123,7 +123,7 @@ impl Bed {
         }
     }
 
-    /// Copies the API server's objects into the caches, as the watches do. Returns the instance.
+    /// Copies the API server's objects into the caches, as the watches do. Returns the first instance, if there is one.
     pub(crate) fn sync(&mut self) -> Option<WindowsInstance> {
         let read = |plural: &str| self.api.objects(|o| o.of_kind(plural));
         let (instances, nodes) = (read("windowsinstances"), read("nodes"));
@@ -204,12 +204,12 @@ impl Bed {
         self.caches.nodes.apply_watcher_event(&Event::Apply(serde_json::from_value(node).unwrap()));
     }
 
-    /// Removes the Node of the host.
+    /// Makes the API server answer that the Node of the host does not exist. The cache keeps the Node.
     pub(crate) fn no_node(&self) {
         self.api.forget("GET", NODE).fail("GET", NODE, 404, "NotFound", "there is no such Node", Value::Null);
     }
 
-    /// Returns how often the Node was changed or deleted, or a pod evicted.
+    /// Returns the number of requests that changed or deleted a Node, or evicted a pod.
     pub(crate) fn disturbed(&self) -> usize {
         let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
         self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()

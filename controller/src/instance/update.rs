@@ -1,5 +1,6 @@
-//! Changes a node: updates its version, restarts its host, or repairs it, by the steps that [`operation::update`](wnp_core::operation::update) and
-//! [`operation::join`](wnp_core::operation::join) choose. Rolls back a version that fails permanently.
+//! Changes a node: updates its version, restarts its host, repairs it, or drains it for maintenance, by the steps that
+//! [`operation::update`](wnp_core::operation::update) and [`operation::join`](wnp_core::operation::join) choose. Rolls back a version that fails
+//! permanently.
 
 use std::{sync::Arc, time::Duration};
 
@@ -199,7 +200,8 @@ fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) 
     (seen, working)
 }
 
-/// Observes what other clients may change at any time. Reads the Node with its cordon from the API server.
+/// Observes what other clients may change at any time. Reads the Node from the API server in the phases that depend on its cordon or on a maintenance
+/// request.
 async fn observe(scope: &mut Scope, seen: &mut ObservedChange) -> Result<Found, StepError> {
     let found = if seen.maintenance != Maintenance::None {
         let found = scope.find_node_to_empty().await?;
@@ -394,7 +396,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     Ok(true)
 }
 
-/// Ends an operation whose grant was revoked before it changed the host, and reports it if the node was being drained.
+/// Ends an operation whose grant was revoked before it changed the host. Reports an aborted drain, except that of a maintenance.
 pub(super) async fn withdraw(scope: &mut Scope) -> Result<(), StepError> {
     let drained = scope.status.operation.as_ref().filter(|o| o.drain.is_some()).map(|o| o.type_);
     abort_operation(scope).await?;

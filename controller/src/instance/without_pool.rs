@@ -1,7 +1,7 @@
 //! Reconciles an instance whose pool does not exist, because the pool's finalizer was removed by hand, or the CRD of pools was deleted.
 //!
-//! Without a pool, the operator has no settings to reach the host, and no user has requested its removal: the host is not changed. An operation that
-//! has changed nothing on the host ends, so that its cordon is lifted, and the instance reports the remedies.
+//! Without a pool, the operator has no settings to reach the host, so it does not change the host. An operation that has changed nothing on the host
+//! ends, so that its cordon is lifted. The instance reports the remedies, and a user can abandon the host.
 
 use std::{sync::Arc, time::Duration};
 

@@ -63,9 +63,9 @@ impl WmcoVersions {
                 }
                 Stored::Ours(_) => Vec::new(),
             },
-            // A node of unknown version has no recorded settings: it is drained and changed.
             Some(Ok(None)) if version != UNKNOWN_VERSION => vec![Loss::Gone(version.to_owned())],
             Some(Err(error)) => vec![Loss::Unreadable(error.clone())],
+            // A node of unknown version has no recorded settings: it is drained and changed.
             Some(Ok(None)) | None => Vec::new(),
         };
         unaccepted(&all, &[self.accepted.as_ref(), accepted])

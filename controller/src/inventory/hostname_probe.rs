@@ -1,8 +1,9 @@
 //! Probe for the computer names of hosts that are listed only with an address.
 //!
-//! A host is contacted twice. The first contact only reads its host key, unless one is declared, and puts nothing on the host. The key is stored in
-//! the pool's status. Only then does the operator log in with that key as the trusted one, send wicd, and query the name. The name is stored with the
-//! key for as long as the entry is listed and has no instance, so that no host is queried twice, even after a restart of the operator.
+//! A host without a declared host key is contacted twice. The first contact only reads its host key, and puts nothing on the host. The key is stored
+//! in the pool's status. Only then does the operator log in with that key as the trusted one, send wicd, and query the name. The name is stored with
+//! the key for as long as the entry is listed and has no instance, so that a host with a usable name is queried only once, even after a restart of
+//! the operator.
 
 mod contact;
 mod queue;
@@ -160,7 +161,8 @@ impl HostnameProbe {
         }
     }
 
-    /// Contacts the hosts that are due in the background, and triggers the pool when a task ends. Returns the time until the next host is due.
+    /// Starts contacts with the hosts that are due, in the background, and triggers the pool when a task ends. Returns the time until the next host
+    /// is due.
     pub(crate) fn ask(
         &self,
         pool: &Arc<WindowsNodePool>,

@@ -1,4 +1,4 @@
-//! Carries out the plan of a pool: makes all its writes, except the write of the status.
+//! Carries out the plan of a pool: makes all its writes, except the report in the status.
 
 use std::sync::Arc;
 

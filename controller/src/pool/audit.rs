@@ -73,7 +73,7 @@ pub(super) fn place(origin: &Origin) -> String {
     format!("{}{revision}{file}{machine}", origin.source)
 }
 
-/// Number of hosts that the note of an event names with the location of their entry.
+/// Maximum number of hosts that the note of an event names with the location of their entry.
 const LOCATED: usize = 5;
 /// Maximum number of hosts that the note of an event names.
 const NAMED: usize = 20;

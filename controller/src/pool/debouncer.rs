@@ -24,7 +24,7 @@ impl Debouncer {
         if let Some(last) = changes.get_mut(pool) {
             *last = now;
         } else {
-            // Entries of deleted pools are no longer needed.
+            // Entries without a recent change are no longer needed, for example those of deleted pools.
             changes.retain(|_, last| *last + QUIET > now);
             changes.insert(pool.to_owned(), now);
         }

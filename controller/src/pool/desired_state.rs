@@ -48,15 +48,15 @@ pub(super) struct DesiredState {
     looks: bool,
     /// Change from each version that a node follows to the target, and whether the host already has all files for it.
     changes: HashMap<String, (Change, bool)>,
-    /// Rendered configuration of the version in `course.target`, if it is stored by this operator.
+    /// Rendered configuration of the version in `course.target`, if the template renders to it or this operator has stored it.
     target: Option<Arc<Rendered>>,
     wmco_versions: WmcoVersions,
-    /// Rendered configuration of the version that the rollout began with.
+    /// Rendered configuration of the version that the rollout began with, if that differs from the target and this operator has stored it.
     from: Option<Arc<Rendered>>,
 }
 
 impl DesiredState {
-    /// Renders the template of a pool, and finds the versions that its nodes follow.
+    /// Renders the template of a pool, decides on the progress of its rollout, and finds the changes that its nodes need.
     pub(super) async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
@@ -276,7 +276,7 @@ pub(super) fn wicd_certificate_end(instance: &WindowsInstance) -> Option<Timesta
     instance.status.as_ref()?.wicd_certificate_expires?.known()
 }
 
-/// Reports whether a host that follows one version has all files of another.
+/// Reports whether a host that follows one version has all files of another. Returns false for a legacy version.
 fn has_all(from: &Stored, to: &Rendered) -> bool {
     let Stored::Ours(from) = from else { return false };
     to.files().iter().all(|f| from.files().iter().any(|had| had.sha256 == f.sha256))

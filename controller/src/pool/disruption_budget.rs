@@ -24,9 +24,9 @@ struct Taken {
 }
 
 impl GlobalDisruptionBudget {
-    /// Runs a pool's decision with the share that other pools leave. Only one pool decides at a time, because two concurrent decisions would each
-    /// take all free slots. Returns the decision, and the pools to reconcile because they waited for slots that are free now. `sharers` is called
-    /// under the lock: an older view might miss a pool that has decided since, and its slot would be given to another pool.
+    /// Runs a pool's decision with the share that other pools leave. Pools that share a limit decide one at a time, because two concurrent decisions
+    /// would each take all free slots. Returns the decision, and the pools to reconcile because they waited for slots that are free now. `sharers` is
+    /// called under the lock: an older view might miss a pool that has decided since, and its slot would be given to another pool.
     pub(crate) fn decide(
         &self,
         pool: &str,

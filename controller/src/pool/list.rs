@@ -19,7 +19,8 @@ use wnp_core::inventory::{
     removals::Presence,
 };
 
-/// Queries the pool's source, and creates the list of desired hosts from the result. `known` finds the hosts of all pools.
+/// Queries the pool's source, and creates the list of desired hosts from the result. A pool that is being deleted has no desired hosts. `known` finds
+/// the hosts of all pools.
 pub(super) async fn list(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],

@@ -146,7 +146,7 @@ pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) 
 }
 
 /// Returns the status of a pool that cannot be reconciled, with the observed number of its ready nodes. Frees the disruption slots that none of the
-/// pool's grants uses.
+/// pool's grants uses, once the cache has all its grants.
 pub(crate) fn refused(
     pool: &WindowsNodePool,
     reason: Reason,

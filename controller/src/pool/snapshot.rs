@@ -163,7 +163,7 @@ impl Snapshot {
         Some((*reason, format!("{host}: {message}")))
     }
 
-    /// Returns the hosts that would be changed, with the changes.
+    /// Returns the hosts that would be changed, with the changes, and the hosts that are not changed for a reason.
     pub(super) fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
@@ -244,7 +244,7 @@ pub(crate) struct Planned {
 /// Returns the operator's plan for a pool, without a write. `others` are hosts of other pools that are not in the cluster.
 ///
 /// # Errors
-/// Fails if the API server does not answer, or the services of the hosts cannot be rendered.
+/// Fails if a request to the API server fails, a stored version cannot be read, or the services of the hosts cannot be rendered.
 pub(crate) async fn plan(
     pool: &WindowsNodePool,
     others: &PlannedHosts,

@@ -1,9 +1,9 @@
 //! Condition `Upgradeable` of the `OperatorCondition`, which keeps the Operator Lifecycle Manager (OLM) from upgrading the operator while hosts are
 //! being changed. Without OLM there is no `OperatorCondition`, and nothing happens.
 //!
-//! An upgrade during an operation does no harm, because the next operator resumes the operation. The condition only keeps automatic upgrades
-//! from prolonging a change. A leader that cannot work therefore withdraws its own `False`, even during operations: it cannot finish them, and
-//! the upgrade may repair it. Without a leader, the condition stays as it is. The time of the last write in its message shows this to users.
+//! An upgrade during an operation does no harm, because the next operator resumes the operation. The condition only keeps automatic upgrades from
+//! prolonging a change. A leader that cannot work therefore withdraws its own `False`, even during operations: it cannot finish them, and the upgrade
+//! may repair it. Without a leader, the condition stays unchanged. The time of the last write in its message shows this to users.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -111,7 +111,7 @@ impl Watched {
         self.shipped.iter().chain(&self.others)
     }
 
-    /// Returns the time of the last write to the policies on which the rights depend.
+    /// Returns the time of the last write to the policies on which the rights depend, or to their bindings.
     fn written(&self) -> Option<jiff::Timestamp> {
         let seen = || self.seen.iter().filter(|seen| self.shipped.iter().any(|guard| guard.name == seen.name));
         let policies = seen().filter_map(|s| s.policy.object()).map(last_write);
@@ -134,7 +134,7 @@ fn settles_in(written: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Duratio
 /// Action on wicd's ClusterRoleBinding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// Leave the binding as it is.
+    /// Leave the binding unchanged.
     Nothing,
     /// Delete the binding.
     Delete,
@@ -197,7 +197,7 @@ pub(crate) async fn keep(cx: Arc<Base>) {
     }
 }
 
-/// Acts on the observed objects. Returns the delay after which it must be called again even if nothing has changed.
+/// Acts on the observed objects. Returns the delay after which the caller must call this function again even if nothing has changed.
 async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     for (policy, fault) in watched.faults() {
         let label = PolicyLabel { policy: policy.to_owned() };

@@ -92,7 +92,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     }
 }
 
-/// Reconciles the pools whose certificate requests have started or stopped to wait for users, because their status reports such requests.
+/// Reconciles the pools whose certificate requests have started or stopped waiting for users, because their status reports such requests.
 async fn wake_pools(cx: &Base) {
     let mut changes = cx.wicd.manual_requests.changes();
     let mut known = cx.wicd.manual_requests.all();

@@ -142,7 +142,7 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     }
 }
 
-/// Waits until no other installation leads, because it would write the same objects.
+/// Waits until no other installation leads, because both would write the same objects. A failed query counts as none.
 async fn wait_until_alone(cluster: &Cluster, args: &Run) {
     while other_leader(cluster, args).await.is_some() {
         tokio::time::sleep(other_installation::INTERVAL).await;
@@ -388,7 +388,8 @@ async fn run_pools(
             ObjectRef::new(pool)
         })
     };
-    // The concurrency has no limit: waiting pools would be picked in no fixed order, so that a pool could starve. The client limits its own requests.
+    // The concurrency has no limit. With a limit, waiting pools would be picked in no fixed order, and a pool could starve. The client limits its own
+    // requests.
     Controller::for_shared_stream(pools, store)
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(instances, of_instance)
@@ -568,7 +569,7 @@ async fn run_instances(
         .await;
 }
 
-/// Deletes unused versions, and the in-memory records of deleted instances, at each interval until the process stops.
+/// Deletes unused versions and the in-memory records of deleted instances, and restores needed versions, at each interval until the process stops.
 async fn collect(cx: Arc<Context>) {
     while cx.process.stop.run_until_cancelled(tokio::time::sleep(cx.process.args.version_grace)).await.is_some() {
         let names: BTreeSet<String> = cx.caches.instances.state().iter().map(|i| i.name_any()).collect();

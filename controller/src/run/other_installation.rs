@@ -33,7 +33,7 @@ impl OtherInstallation {
     }
 
     /// Reports whether the other installation takes precedence: it has led for longer than the installation in the namespace `ours`, which has led
-    /// since `since`.
+    /// since `since`. If both times are equal, the first namespace by name takes precedence.
     pub(crate) fn goes_first(&self, ours: &str, since: Option<Timestamp>) -> bool {
         (self.since, self.namespace.as_str()) < (since, ours)
     }

@@ -65,7 +65,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
                     open = listen(cx.process.args.webhook_listen, &cx, token).await;
                 }
             }
-            // It is not known whether there is a token, so the port stays as it is.
+            // It is not known whether there is a token, so the port is neither opened nor closed.
             Err(error) => {
                 tracing::warn!(%error, secret = cx.process.args.webhook_secret, "the Secret with the token for pushes cannot be read");
             }
@@ -76,7 +76,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
     }
 }
 
-/// Opens the port. The port closes when the token is replaced or the operator stops.
+/// Opens the port. The port closes when the token is replaced or removed, or the operator stops.
 async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Option<Open> {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,

@@ -1,7 +1,7 @@
 //! Clock for decisions: the time of the API server, continued by the monotonic clock between its responses.
 //!
-//! A wrong or changed clock of the operator's machine ends no timeout, opens no maintenance window, and is not taken for a fault of a host. Until
-//! a correction, the machine's clock at the first use counts.
+//! Until the first correction, the clock of the operator's machine at the first use counts. After that, a wrong or changed clock of the machine ends
+//! no timeout, opens no maintenance window, and is not taken for a fault of a host.
 
 use std::time::Instant;
 

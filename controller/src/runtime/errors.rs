@@ -27,8 +27,8 @@ pub(crate) fn plain(error: &kube::Error) -> String {
     }
 }
 
-/// Returns the error with its causes, one per line. A cause that is already in the text above is left out, as is the backtrace, which does not help
-/// the user of a command.
+/// Returns the error with its causes, one per line. A cause that is already in the text above is left out. The backtrace is also left out, because it
+/// does not help the user of a command.
 pub(crate) fn in_lines(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

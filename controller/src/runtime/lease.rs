@@ -34,7 +34,7 @@ pub(crate) enum LeaseError {
         written: u64,
         found: u64,
     },
-    /// Another process holds the Lease.
+    /// Another process holds the Lease, or the Lease was released.
     #[error("the Lease {name} {}; this process exits so that two operators never act at once, and kubelet restarts it", how_lost(.holder))]
     Lost {
         name: String,
@@ -99,7 +99,7 @@ const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
 /// Maximum lead of the number of transitions over the clock, in seconds. The number may be ahead, because clocks are set back and holders change.
 const MAX_AHEAD: i32 = 24 * 60 * 60;
-/// Number of Lease durations for which a process that cannot work leaves a free Lease to others.
+/// Number of Lease durations for which a process that cannot work leaves a free Lease to other processes.
 const PATIENCE: u32 = 2;
 
 /// Returns the number of transitions for a new holder: at least `transitions`, and at least the current time, so that it is not lower than the
@@ -116,7 +116,7 @@ fn newer(transitions: i32, now: Timestamp) -> i32 {
 enum Renewal {
     /// The Lease was renewed, with this resource version.
     Renewed(u64),
-    /// Another process holds the Lease.
+    /// This process no longer holds the Lease. Has the current holder, or an empty string.
     Held(String),
     /// The Lease is older than the one that this process has written.
     WentBack(u64),

@@ -29,11 +29,11 @@ enum Found {
     Named,
     /// A Deployment of the operator is in the default namespace.
     Here,
-    /// The only Deployment of the operator is in another namespace.
+    /// Only one namespace, which is not the default one, has a Deployment of the operator.
     Elsewhere,
     /// No Deployment of the operator exists.
     Nowhere,
-    /// There are several Deployments, and none of them is in the default namespace.
+    /// Several namespaces have a Deployment of the operator, and the default namespace has none.
     Several(BTreeSet<String>),
     /// Deployments cannot be listed.
     NotListed(String),

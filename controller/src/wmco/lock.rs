@@ -1,5 +1,5 @@
-//! Leader lock of the Windows Machine Config Operator (WMCO). Both operators change the same Nodes, so this one begins nothing while WMCO runs, in
-//! this operator's namespace or in WMCO's own.
+//! Leader lock of the Windows Machine Config Operator (WMCO). Both operators change the same Nodes, so this operator begins nothing while WMCO runs
+//! in this operator's namespace, or, on OpenShift, in the default namespace of WMCO.
 //!
 //! The lock is a ConfigMap that the leader's Pod owns. Only the end of that Pod deletes it, possibly after a while, so the Pod is what counts.
 
@@ -24,7 +24,7 @@ use crate::{
 
 /// Reason of conditions, events and the metric.
 pub(crate) const REASON: Reason = Reason::AnotherOperator;
-/// Interval at which the Pod that holds the lock is checked, because it is not watched.
+/// Interval of checks while WMCO may run and after an error. The Pod that holds the lock is not watched.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Time without a lock holder after which WMCO counts as gone: its Deployment replaces a Pod that a drain or an upgrade ends, and the new Pod takes
 /// the lock later. Shorter if the Lease is shorter than usual.
@@ -223,8 +223,8 @@ struct Last {
 }
 
 impl Last {
-    /// Returns the presence that counts at the time `now`, after `found` was observed. A holder that is gone counts until `patience` has passed, and
-    /// so does one that may have gone before this process began.
+    /// Returns the presence that counts at the time `now`, after `found` was observed. A holder that is gone counts until `patience` has passed. If
+    /// WMCO has nodes, so does a holder that may have gone before this process began.
     fn counted(
         &mut self,
         found: Option<Holder>,

@@ -295,7 +295,8 @@ async fn only_the_operator_writes_instances() -> Result<()> {
     Ok(())
 }
 
-/// Checks the labels, owners and finalizers of an instance: its label names its pool, and its finalizer keeps it until its host is deconfigured.
+/// Checks the labels, owners and finalizers of an instance: the label names the pool, and the finalizer keeps the instance until the host is
+/// deconfigured.
 #[tokio::test]
 async fn only_the_operator_writes_metadata_of_instances() -> Result<()> {
     let control_plane = shared().await?;

@@ -101,7 +101,7 @@ async fn policies_limit_an_operator_with_too_many_rights() -> Result<()> {
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let user = controller::csr::operator_user(&operator).await?;
-    // Rights that an OLM bundle or a careless administrator may give.
+    // An OLM bundle or a careless administrator may give such rights.
     let rules = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["*"]}]);
     allow(&admin, "it-rbac", rules, &[&user]).await?;
     let group = "rbac.authorization.k8s.io";
@@ -126,7 +126,7 @@ async fn policies_limit_an_operator_with_too_many_rights() -> Result<()> {
 async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     let control_plane = shared().await?;
     let admin = control_plane.client().await?;
-    // The rights of users who add hosts to the ConfigMap `windows-instances`.
+    // Users who add hosts to the ConfigMap `windows-instances` may have such rights.
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
     let wmco = format!("system:serviceaccount:{NAMESPACE}:windows-machine-config-operator");
     let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
@@ -298,7 +298,7 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
     let whose = "each for its signer, and no others";
     // The approver of other tests does not know this node, and leaves its requests alone. (It would decide requests of wicd.)
     let pem = Forged::new("system:node:approve-1", &["system:nodes"]).pem();
-    // Not in the name of a node: kube-controller-manager would approve such a request of an administrator by itself.
+    // This request does not name a node: kube-controller-manager would approve such a request of an administrator by itself.
     let of_person = Forged::new("approve-1", &["it"]).pem();
     for (what, requester, signer, usage, seconds, refusal) in [
         ("its own, of a wicd", &operator, CLIENT, client, Some(3600), None),

@@ -198,7 +198,7 @@ async fn faults_of_pools_fire_alerts(watched: &Watched) -> Result<()> {
     ] {
         watched.until_fires(alert, pool).await?;
     }
-    // Last, because no pool removes hosts while the list of another pool is unknown.
+    // This source is applied last, because no pool removes hosts while the list of another pool is unknown.
     let missing = json!({"inventory": {"configMapRef": {"name": "missing"}}});
     world.apply("source", &serde_json::from_value(missing)?).await?;
     watched.until_fires("SourceStale", "source").await?;

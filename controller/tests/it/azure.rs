@@ -113,7 +113,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     };
     world.eventually("the service has its token and runs", || async { hosts.iter().all(runs) }).await?;
 
-    // The taint that a cloud controller manager would have set.
+    // In a real cluster, the cloud controller manager sets this taint.
     let taint = json!({"key": TAINT, "value": "true", "effect": "NoSchedule"});
     for node in ["win-0", "win-1"] {
         merge_taints(&world.client, node, &json!({}), |taints| taints.push(taint.clone())).await?;

@@ -135,7 +135,7 @@ async fn an_installation_is_checked_with_the_rights_of_the_operator_and_of_users
         "{code:?} {rows:#?}"
     );
 
-    // After a fault: no process leads, and a policy is missing.
+    // The check finds a fault: no process leads, and a policy is missing.
     world.stop().await?;
     let name = "windows-node-pools-services";
     Api::<ValidatingAdmissionPolicy>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
@@ -143,7 +143,7 @@ async fn an_installation_is_checked_with_the_rights_of_the_operator_and_of_users
     let expected = [("leader", "NoLeader"), ("policies", "PoliciesMissing")].into();
     ensure!(code == Some(1) && not_passed(&rows) == expected, "{code:?} {rows:#?}");
 
-    // Before an installation: a user who may install, and one who may not.
+    // The check runs before an installation, for a user who may install and for one who may not.
     let (code, rows) = run_check(&world, "a-person", &["--pre"]).await?;
     ensure!(code == Some(0) && not_passed(&rows).is_empty() && rows.len() == 5, "{code:?} {rows:#?}");
     let (code, rows) = run_check(&world, "alice", &["--pre"]).await?;

@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-/// Runs `check files` in `dir`, and returns its exit status and standard output. Fails if it writes to standard error.
+/// Runs `check files` in `dir`, and returns its exit status and standard output. Fails if the command writes to standard error.
 fn check_files(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["check", "files"])

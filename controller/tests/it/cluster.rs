@@ -20,7 +20,7 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(ask: impl Fn() -> F) ->
     deployment::eventually("what the test waits for", ask).await
 }
 
-/// Runs kubectl as an administrator, and returns its output. Fails with its errors if it fails.
+/// Runs kubectl as an administrator, and returns its output. If kubectl fails, the error contains its standard error.
 pub(crate) async fn kubectl(control_plane: &ControlPlane, args: &[&str]) -> Result<String> {
     let output = control_plane.kubectl(args).await?;
     ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));

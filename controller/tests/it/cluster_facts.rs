@@ -252,7 +252,7 @@ async fn mirrors_and_logins_of_registries_reach_running_nodes() -> Result<()> {
     until_followed(&world, &before).await?;
     ensure!(login().is_empty(), "the mirror is still there");
 
-    // Certificates of two registries, one of them damaged.
+    // A damaged certificate for one registry does not affect the certificate for the other registry.
     let before = version(&world).await?;
     let key = rcgen::KeyPair::generate()?;
     let registry = rcgen::CertificateParams::new(Vec::new())?.self_signed(&key)?;

@@ -107,7 +107,7 @@ async fn hosts_of_windows_instances_join_and_leave_without_a_users_pool() -> Res
     world.until_gone(&hosts[0]).await?;
     until_ready(&world, WINDOWS_INSTANCES, 2).await?;
 
-    // Without the ConfigMap, no host is removed until a user confirms it. The pool stays, because a user has set a field in it.
+    // Without the ConfigMap, no host is removed until a user confirms the removal. The pool stays, because a user has set a field in it.
     delete(&world).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     world
@@ -130,7 +130,7 @@ async fn hosts_of_windows_instances_join_and_leave_without_a_users_pool() -> Res
     Ok(())
 }
 
-/// Reports whether the pool keeps its hosts for this reason, with these parts in its message.
+/// Reports whether the pool keeps its hosts for this reason, with these parts in the message of its condition Ready.
 fn is_held(pool: &WindowsNodePool, reason: &str, parts: &[&str]) -> bool {
     let conditions = pool_status(pool).conditions;
     has(&conditions, kind::INVENTORY_SYNCED, "False", reason)
@@ -179,7 +179,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     all_stay(&world).await?;
 
-    // A ConfigMap that is emptied, deleted and created again.
+    // The ConfigMap is emptied, deleted and created again.
     let data = maps(&world).get(WINDOWS_INSTANCES).await?.data.context("no data")?;
     let nothing: BTreeMap<&String, Value> = data.keys().map(|k| (k, Value::Null)).collect();
     edit(&world, json!(nothing)).await?;

@@ -182,7 +182,7 @@ pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Op
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_stopped_releases_its_lease() -> Result<()> {
-    // A short Lease, because a process that stands by reads it seven times in its duration.
+    // The Lease is short, because a process that stands by reads it seven times in its duration.
     let mut world = World::new(slow(), &["--lease-duration", "10s"]).await?;
 
     // A second operator stands by.
@@ -194,7 +194,7 @@ async fn a_leader_that_is_stopped_releases_its_lease() -> Result<()> {
         .await?;
     ensure!(second.metric("windows_node_pool_leader").await? == 0.0, "two lead");
 
-    // Stopped during a join, the first operator exits cleanly and releases the Lease.
+    // When the first operator is stopped during a join, it exits cleanly and releases the Lease.
     let host = world.sim.host(HostOptions::named("stopped")).await?;
     let before = lease(&world).await?;
     world.apply("stopped", &spec(std::slice::from_ref(&host))).await?;

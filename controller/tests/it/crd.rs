@@ -292,7 +292,7 @@ async fn examples_are_accepted() -> Result<()> {
 #[tokio::test]
 async fn the_api_server_adds_nothing_to_a_spec_and_says_that_the_status_is_not_yet_observed() -> Result<()> {
     let pools = pools(shared().await?.client().await?);
-    // Every object in which the schema could set a default.
+    // The spec has every object in which the schema could set a default.
     let spec = json!({"ssh": {}, "template": {"metadata": {}, "spec": {}}, "provisioning": {}, "rollout": {}, "drain": {"podRules": [{"behavior": "Drain"}]}});
     let body = pool("crd-defaults", &spec);
     let made = pools.create(&PostParams::default(), &serde_json::from_value(body.clone())?).await?;
@@ -381,7 +381,7 @@ async fn openapi_v2_has_a_type_for_every_object_and_list() -> Result<()> {
     Ok(())
 }
 
-/// Server-side apply leaves a null where the last field of a block is removed: the API server must drop it.
+/// Checks that the API server drops the null that server-side apply leaves where the last field of a block is removed.
 #[tokio::test]
 async fn each_block_can_be_removed_again() -> Result<()> {
     let pools = pools(shared().await?.client().await?);
@@ -401,8 +401,8 @@ async fn each_block_can_be_removed_again() -> Result<()> {
     Ok(())
 }
 
-/// Server-side apply turns an empty block into a null, after it has validated the request by the schema. A field without `nullable`
-/// does not accept the null: the answer names the block, which the user must remove as a whole.
+/// Checks the answer to an empty block. The API server validates the request by the schema, and server-side apply then turns the block into a null,
+/// which a field without `nullable` does not accept. The answer names the block, which the user must remove as a whole.
 #[tokio::test]
 async fn a_block_that_is_left_empty_is_refused_by_its_name() -> Result<()> {
     let pools = pools(shared().await?.client().await?);

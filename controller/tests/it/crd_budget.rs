@@ -39,7 +39,7 @@ fn the_oldest_and_the_newest_api_server_accept_each_crd() -> Result<()> {
 fn a_rule_beyond_the_budget_is_found() -> Result<()> {
     let mut crds = api::crds();
     let mut crd = serde_json::to_value(crds.remove(0))?;
-    // A string without a maximum length in a list without a maximum number of items.
+    // The field is a list without a maximum number of items, of strings without a maximum length.
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["costly"] = json!({
         "type": "array", "items": {"type": "string", "x-kubernetes-validations": [{"rule": "self.matches('^(a|b)*$')"}]},
     });

@@ -187,7 +187,7 @@ async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     let ca = der(0x30, &[&der(1, &[&[0xff]])]);
     let win1 = || node("csr-1");
     let served = |what, names: &[Name<'_>]| Post::of(KubeletServing, what, &k1, node("csr-1").names(names).pem());
-    // One attack for each requester, signer and kind of fault. `controller/core/src/csr/cases.rs` has all attacks.
+    // There is one attack for each requester, signer and kind of fault. `controller/core/src/csr/cases.rs` has all attacks.
     let attacks = [
         Post::of(KubeletClient, "another node renews", &k2, win1().pem()),
         Post::of(KubeletClient, "a user", &alice, win1().pem()),
@@ -279,7 +279,7 @@ async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     assert_eq!(conditions(&admin.get(&early).await?), []);
     DARK_IS_PROVEN.store(true, Ordering::Relaxed);
     prove.unbounded_send(())?;
-    // Sooner than the periodic sweep would approve it.
+    // The timeout is shorter than the interval of the periodic sweep, which would approve the request, too.
     let approved = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
     let csr = tokio::time::timeout(Duration::from_secs(30), await_condition(admin.clone(), &early, approved))
         .await??

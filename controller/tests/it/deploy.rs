@@ -46,7 +46,7 @@ pub(crate) async fn overlays_are_taken(control_plane: &ControlPlane, version: &s
     }
     for component in kustomizations(&root().join("deploy/components"))? {
         let name = component.file_name().context("a component has a name")?.to_str().context("name is not UTF-8")?;
-        // The API server of an older version mounts no images: the guide names `payload-init` for it.
+        // Kubernetes before 1.35 mounts no images: the guide names `payload-init` for such a cluster.
         if name == "payload-volume" && ["v1.33.", "v1.34."].iter().any(|older| version.starts_with(older)) {
             continue;
         }
@@ -90,7 +90,7 @@ async fn is_taken(control_plane: &ControlPlane, folder: &str) -> Result<()> {
     Ok(())
 }
 
-/// The namespace may be WMCO's, with labels of another field manager that WMCO's pod needs.
+/// Checks that the overlay keeps labels of another field manager: the namespace may be WMCO's, with labels that WMCO's pod needs.
 #[tokio::test]
 async fn the_overlay_of_openshift_keeps_the_namespace_labels_of_wmco() -> Result<()> {
     let control_plane = shared().await?;
@@ -143,7 +143,7 @@ fn the_operators_container_has_the_arguments_and_ports_of_its_program() -> Resul
             assert_eq!(container[probe]["httpGet"]["path"], path, "{folder}");
             assert_eq!(container[probe]["httpGet"]["port"], "probes", "{folder}");
         }
-        // The tag of this release: a moving tag could change hosts at any restart.
+        // The image has the tag of this release: a moving tag could change hosts at any restart.
         let release = format!("windows-node-pools:{}", env!("CARGO_PKG_VERSION"));
         assert_eq!(container["image"], release, "{folder}");
         // The Service of the exporter on hosts has no selector.

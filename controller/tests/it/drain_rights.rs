@@ -25,7 +25,7 @@ async fn a_drain_may_read_namespaces_volume_claims_and_daemon_sets() -> Result<(
     let drain = json!({"podRules": [{"namespaceSelector": {"matchLabels": {"keep": "yes"}}, "behavior": "Skip"}]});
     world.join("ruled", &spec_with(std::slice::from_ref(&host), json!({"drain": drain}))).await?;
 
-    // A pod that stays because of the label of its namespace, and the volume that it keeps attached to the node.
+    // One pod stays because of the label of its namespace, and keeps a volume attached to the node.
     create::<Namespace>(&world.client, json!({"metadata": {"name": "kept", "labels": {"keep": "yes"}}})).await?;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "kept");
     let claim = json!({
@@ -58,7 +58,7 @@ async fn a_drain_may_read_namespaces_volume_claims_and_daemon_sets() -> Result<(
         })
         .await?;
 
-    // A pod of a DaemonSet, which stays as well. (There is no scheduler: the pod names its node.)
+    // A pod of a DaemonSet stays as well. (There is no scheduler: the pod names its node.)
     let labels = json!({"app": "agent"});
     let set = json!({
         "metadata": {"name": "agent"},

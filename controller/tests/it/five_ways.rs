@@ -49,7 +49,7 @@ async fn look(world: &World, hosts: &[SimHost]) -> Result<Seen> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_the_source_changes_no_node() -> Result<()> {
-    // A short interval, so that the operator soon finds the Machine API that the test installs later.
+    // With a short interval, the operator soon finds the Machine API that the test installs later.
     let world = World::new(SimOptions::default(), &["--machine-discovery-interval", "1s"]).await?;
     let hosts = world.hosts("win", HOSTS).await?;
     let port = hosts[0].port();

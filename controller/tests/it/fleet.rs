@@ -34,7 +34,7 @@ use tokio::time::timeout;
 
 use crate::statuses::Statuses;
 
-/// Time limit of each wait. Long enough for a busy machine; it only ends a test that would never end.
+/// Time limit of each wait. It is long enough for a busy machine, and only ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
 /// Arguments of an operator that survives a restart of the API server on a busy machine. It cannot renew its Lease meanwhile: with a short Lease
@@ -171,7 +171,7 @@ impl World {
 
     pub(crate) async fn apply(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
-        // Boxed, because a pool is large and would enlarge every future that awaits this one.
+        // The pool is boxed, because it is large and would enlarge every future that awaits this one.
         let pool = Box::new(WindowsNodePool::new(name, spec.clone()));
         pools.patch(name, &PatchParams::apply("a-person").force(), &Patch::Apply(&*pool)).await?;
         Ok(())
@@ -275,7 +275,7 @@ impl World {
         .await
     }
 
-    /// Waits until an instance reports that it is on hold. Otherwise the operator may see the test's next change first.
+    /// Waits until an instance reports that it is on hold. Without this wait, the operator may see the test's next change first.
     pub(crate) async fn until_on_hold(&self, name: &str) -> Result<()> {
         let says = |i: &_| ready_condition(i).is_ok_and(|c| c.message.contains("on hold"));
         self.until_instance(name, "says that it is on hold", says).await.map(drop)
@@ -288,7 +288,7 @@ impl World {
         Ok(ready_condition(&instance)?.message)
     }
 
-    /// Waits until instance and Node are gone, and checks that the host has no files and services of the operator left.
+    /// Waits until instance and Node are gone, and checks that the host has no directory `C:\k` and no services left.
     pub(crate) async fn until_gone(&self, host: &SimHost) -> Result<()> {
         let name = host.name();
         self.eventually(&format!("{name} is gone"), || async {

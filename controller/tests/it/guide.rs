@@ -91,7 +91,7 @@ impl Guide {
             .env("PATH", path)
             .env("HOME", self.folder())
             .env("KUBECONFIG", world.control_plane.kubeconfig())
-            // The image has them at the default paths.
+            // In the image, the payload and `wicd.exe` are at the default paths.
             .env("PAYLOAD_DIR", &world.options.payload)
             .env("WICD_EXE", &world.options.wicd)
             .stdin(Stdio::null())

@@ -69,7 +69,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     let authorized_keys = Some(vec![key_by_the_page(&world).await?]);
     let host = world.sim.host(HostOptions { authorized_keys, ..HostOptions::named(HOST) }).await?;
 
-    // The pool of the page. Address and port are those of this test.
+    // The pool is that of the page, with the address and port of this test.
     let quick_start = Guide::open(&world.control_plane, "quick-start.md", "guide_commands")?;
     let mut pool: Value = serde_yaml::from_str(&quick_start.block("## 4. The first pool", "yaml")?)?;
     pool["spec"]["ssh"] = json!({"port": host.port()});
@@ -121,7 +121,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     ensure!(annotated.as_deref() == Some("true"), "{annotated:?}");
     world.edit_node(HOST, json!({"metadata": {"annotations": {key::KEEP_CORDONED: null}}})).await?;
 
-    // Maintenance: the command waits until the node is drained. Handed back, it takes pods again.
+    // The command for maintenance waits until the node is drained. When the node is handed back, it takes pods again.
     run(&world, "maintenance.md", "## Request it").await?;
     run(&world, "maintenance.md", "## Hand the node back").await?;
     let takes_pods =

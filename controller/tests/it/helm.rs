@@ -58,7 +58,7 @@ async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -
     let always = [
         "platform=kubernetes",
         "operator.apiServer=https://api.example.com:6443",
-        // Optional objects, so that the API server checks them.
+        // Optional objects are enabled, so that the API server checks them.
         "networkPolicy.enabled=true",
         "viewRoles.enabled=true",
         "azure.enabled=true",
@@ -168,7 +168,7 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     release(control_plane, "upgrade", &["crds.enabled=true"]).await?.map_err(anyhow::Error::msg)
 }
 
-/// A user has applied the CRDs with kubectl, and then installs the operator with Helm.
+/// Checks that Helm installs the operator although a user has applied the CRDs with kubectl.
 #[tokio::test(flavor = "multi_thread")]
 async fn helm_takes_over_crds_that_kubectl_has_applied() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
@@ -318,7 +318,7 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     })
     .await
     .with_context(|| operator.log())?;
-    // The command of `helm test`: this installation lacks nothing but the SSH key.
+    // `helm test` runs this command. The installation lacks nothing but the SSH key.
     let user = format!("system:serviceaccount:{NAMESPACE}:windows-node-pools");
     let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{NAMESPACE}")];
     let as_operator = control_plane.kubeconfig_as(&user, &groups)?;

@@ -248,7 +248,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
 /// Restores etcd, which lowers the resource versions of all objects. Watches would wait for changes that never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
-    // A long Lease, which does not expire before the operator reads it after the restore, however slow the machine is.
+    // The Lease is so long that it does not expire before the operator reads it after the restore, however slow the machine is.
     let mut world = World::new(SimOptions::default(), &OUTLIVES_API_SERVER).await?;
     let hosts = world.hosts("etcd", 2).await?;
     let labelled = |value: &str| spec_with(&hosts, json!({"template": {"metadata": {"labels": {"era": value}}}}));

@@ -118,7 +118,7 @@ fn containerd_follows_the_mirror_rules() -> Result<()> {
         ),
         ("nowhere.example.com", &[&format!("{source} https://never-contact-source.invalid/v2")]),
         ("ghcr.io", &["pull https://registry-1.docker.io/v2", &format!("{source} https://ghcr.io/v2")]),
-        // The same host with another port, and a registry without a rule.
+        // A rule does not apply to another port of its host. No rule names the last registry.
         ("registry.example.com", &[&format!("{source} https://registry.example.com/v2")]),
         ("other.example.com:5000", &[&format!("{source} https://other.example.com:5000/v2")]),
     ];

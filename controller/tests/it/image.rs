@@ -161,7 +161,7 @@ impl Drop for Container {
 fn podman_run(store: &Store, pod: &Value, container: &Value, name: &str) -> Result<Command> {
     let mut podman = store.command("podman");
     podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--name", name]);
-    // Limits that need no raise where that is forbidden, and a timeout for containers whose test was killed.
+    // The limits need no raise where that is forbidden. The timeout ends containers whose test was killed.
     podman.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=1000:1000", "--timeout", "900"]);
     podman.args(["--network", "host", "--pull", "never"]);
     podman.args(["--user", &USER.to_string()]);
@@ -358,7 +358,8 @@ async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Res
     Ok(())
 }
 
-/// Application control identifies a program by its version resource. Windows reads from its manifest which versions of Windows it supports.
+/// Checks the version resource of `wicd.exe`, by which application control identifies a program, and its manifest, from which Windows reads the
+/// versions of Windows that the program supports.
 #[test]
 fn wicd_has_a_version_and_a_manifest() -> Result<()> {
     let exe = fs::read(testbed::binaries::wicd_exe()?)?;

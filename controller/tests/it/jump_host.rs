@@ -133,7 +133,7 @@ async fn no_jump_host_is_accepted_that_may_be_any_machine() -> Result<()> {
     .await
 }
 
-/// The OpenSSH server is configured as in the guide to hosts.
+/// Checks an OpenSSH server that is configured as in the guide to hosts.
 #[tokio::test]
 async fn a_real_openssh_server_forwards_to_the_listed_hosts_and_to_no_other() -> Result<()> {
     let key = deployment::new_key()?;

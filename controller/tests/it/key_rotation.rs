@@ -141,14 +141,14 @@ async fn all_get_the_new_key_one_at_a_time() -> Result<()> {
     let world = &keys.world;
     let hosts = keys.hosts("win", 3).await?;
     let (old, new) = (keys.old.authorized_key(), keys.new.authorized_key());
-    // A file that a user has edited on Windows: with CRLF, and in a Windows code page.
+    // The user of the first host has edited the file on Windows: it has CRLF, and a Windows code page.
     let [before, both] = [
         format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {old} of the operator"),
         format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {new} {}\r\n", api::names::COMPONENT),
     ]
     .map(|text| text.chars().map(|c| c as u8).collect::<Vec<u8>>());
     std::fs::write(administrators(&hosts[0]), before)?;
-    // A host whose SSH server reads the file in the user's profile.
+    // The SSH server of the second host reads the file in the user's profile.
     let profile = hosts[1].drive_c().join("Users/Administrator/.ssh/authorized_keys");
     std::fs::create_dir(profile.parent().context("it has a directory")?)?;
     std::fs::rename(administrators(&hosts[1]), &profile)?;

@@ -61,7 +61,8 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     world.until_event("covered", "Repaired").await?;
     until_ready(&world, "win", 2).await?;
 
-    // In force again, it deletes a Machine whose Node is down (here the test does). The host is removed, and its node is not repaired before.
+    // The MachineHealthCheck, in force again, deletes a Machine whose Node is down. Here, the test does. The operator removes the host, and does not
+    // repair it before.
     let goes_on = json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": null}}});
     maker.edit("MachineHealthCheck", "windows", goes_on).await?;
     stop_services(&hosts[0]);

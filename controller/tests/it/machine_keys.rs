@@ -241,7 +241,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     Ok(())
 }
 
-/// WMCO empties `pub-key-hash` of a Machine's Node after a key change, and replaces the Machine later.
+/// Checks nodes whose Machines WMCO was to replace: after a key change, WMCO empties `pub-key-hash` of the Node, and replaces the Machine later.
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_that_the_legacy_operator_was_to_replace_are_adopted_or_replaced() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;

@@ -47,7 +47,7 @@ async fn from_worker(control_plane: &ControlPlane, windows: &Value) -> Result<St
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_example_for_machines_is_accepted_by_the_api_server() -> Result<()> {
-    // A control plane of its own: the kinds of the Machine API change what operators of other tests do.
+    // The test has a control plane of its own, because the kinds of the Machine API change what operators of other tests do.
     let control_plane = &ControlPlane::start(ControlPlaneOptions::default()).await?;
     deployment::install(control_plane).await?;
     deployment::install_machines(control_plane, MachineApi::OpenShift).await?;
@@ -56,7 +56,7 @@ async fn each_example_for_machines_is_accepted_by_the_api_server() -> Result<()>
         let path = file?.path();
         let text = std::fs::read_to_string(&path)?;
         if !text.contains("providerSpec") {
-            // An autoscaler or a MachineHealthCheck.
+            // The file defines an autoscaler or a MachineHealthCheck.
             control_plane.apply_yaml(&text).await?;
             continue;
         }

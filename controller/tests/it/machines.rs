@@ -256,7 +256,7 @@ async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &Si
     Ok(())
 }
 
-/// The removal of Machines needs no confirmation, no grant and no budget: the pool is paused, and its limit is one host.
+/// Checks that the removal of Machines needs no confirmation, no grant and no budget, even if the pool is paused and its limits are one host.
 async fn a_machine_set_is_scaled_to_zero_without_grant_or_budget(world: &World, maker: &Maker) -> Result<()> {
     let hosts = world.hosts("zero", 3).await?;
     let set = maker.set_of("zero", 3).await?;
@@ -290,7 +290,7 @@ async fn a_machine_set_is_scaled_to_zero_without_grant_or_budget(world: &World, 
     Ok(())
 }
 
-/// The commands of the guide leave nodes of a MachineSet and of `windows-instances` as they are, and no pool comes back.
+/// Checks that the commands of the guide leave nodes of a MachineSet and of `windows-instances` as they are, and that no pool comes back.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_stay_when_the_operator_is_uninstalled_by_the_guide() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
@@ -378,7 +378,7 @@ async fn new_machines_get_the_key_that_is_in_force(world: &World) -> Result<Make
         ensure!(!text.contains(&first), "{text}");
     }
 
-    // The operator may write no other Secret there.
+    // The operator may write no other Secret in the namespace of the Machines.
     let operator = deployment::operator_client(&world.control_plane).await?;
     let secrets: Api<Secret> = Api::namespaced(operator, openshift.namespace());
     let other = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other"}, "stringData": {"a": "b"}});

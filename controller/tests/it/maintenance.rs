@@ -134,7 +134,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd(world: &W
         Ok(())
     };
 
-    // Refused while the node is on hold, and while a user refuses maintenance of the host.
+    // Maintenance is refused while the node is on hold, and while a user refuses maintenance of the host.
     annotate(world, name, key::HOLD, json!("true")).await?;
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 4)?;
     annotate(world, name, key::HOLD, Value::Null).await?;
@@ -142,7 +142,8 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd(world: &W
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 4)?;
     world.annotate(name, key::MAINTENANCE, "").await?;
 
-    // Allowed, and again after a restart of the host. Retried, because nothing shows when the operator has seen the changed annotation.
+    // Maintenance is allowed, also after a restart of the host. The request is repeated, because nothing shows when the operator has seen the changed
+    // annotation.
     let last = std::sync::Mutex::new(None);
     let is_allowed = async || {
         let outcome = hosts[0].maintenance(&begin(6000, false)).await;
@@ -155,10 +156,10 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd(world: &W
     let node = world.node(name).await?.context("no Node")?;
     ensure!(is_cordoned_by_us(&node), "{name} is not drained");
     hosts[0].reboot();
-    // Nothing runs on a host that is switched off.
+    // The request is repeated, because nothing runs on the host until it is on again.
     let is_drained = async || hosts[0].maintenance(&begin(6000, false)).await.code() == 0;
     world.eventually("it is drained after the restart", is_drained).await?;
-    // A second host must wait. After its timeout, its request is withdrawn, unless it is to be kept.
+    // A second host must wait. After its timeout, its request is withdrawn, unless the request is to be kept.
     expect(&hosts[1].maintenance(&begin(20, true)).await, 3)?;
     ensure!(state(world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "a second place was taken");
     // A run withdraws only its own request.

@@ -25,7 +25,7 @@ use crate::{
     cluster::{NAMESPACE, eventually},
 };
 
-/// Uses an API server of its own, because its operator has no payload.
+/// Checks `/metrics` over TLS. The test has an API server of its own, because the operator has no payload.
 #[tokio::test]
 async fn metrics_are_served_over_tls() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;

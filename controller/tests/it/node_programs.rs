@@ -244,7 +244,7 @@ async fn taken() -> Result<Vec<Value>> {
     let client = crate::cluster::shared().await?.client().await?;
     let pools: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<WindowsNodePool>(&()));
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    // Random pools, so a pool that is refused is printed.
+    // The pools are random, so a pool that is refused is printed.
     let mut random = TestRunner::new(Config::default());
     let (template, mut taken) = (template(), Vec::new());
     for _ in 0..POOLS {
@@ -311,7 +311,7 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
     let [oldest, newest] = ENDS;
     let tls_profile = Some(render::TlsProfile::of_cluster(None).0);
     let cluster = Cluster { platform: Platform::Aws, tls_profile, ..cluster() };
-    // The last case gives a kubelet the node of the other version.
+    // In the last case of each version, kubelet gets the configuration for the other version.
     for (version, other, gate) in [
         (oldest, newest, "NodeLogQuery feature gate is required"),
         (newest, oldest, "feature gate NodeLogQuery needs not be set"),

@@ -1,5 +1,5 @@
-//! Hosts that were off. For longer than their certificates are valid, while their pool changed: they come back without a user, and do not block
-//! other hosts. For four days, with a certificate of wicd that is still valid: they come back without the operator.
+//! Hosts that were off. Hosts that were off for longer than their certificates are valid, and whose pool changed meanwhile, come back without a user
+//! and do not block other hosts. Hosts that were off for four days, with a certificate of wicd that is still valid, come back without the operator.
 
 use std::time::Duration;
 

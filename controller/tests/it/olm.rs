@@ -34,7 +34,7 @@ const CONDITION: &str = "windows-node-pools.v0.1.0";
 async fn a_bundle_joins_hosts_once_the_policies_are_applied_by_the_guide() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     deployment::install_by_olm(&control_plane).await?;
-    // Created before a policy reserves these names for the operator.
+    // This ConfigMap is created before a policy reserves such names for the operator.
     let maps = Api::<ConfigMap>::namespaced(control_plane.client().await?, NAMESPACE);
     let of_another = object(json!({"metadata": {"name": "windows-services-of-alice"}}));
     maps.create(&PostParams::default(), &of_another).await?;
@@ -93,7 +93,7 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
     let nodes: Api<Node> = Api::all(admin.clone());
     let before = nodes.get(node).await?.uid();
 
-    // Deletes the objects that OLM has made from the ClusterServiceVersion and deletes with it.
+    // Deletes the objects that OLM has made from the ClusterServiceVersion, as OLM does when the ClusterServiceVersion is deleted.
     world.stop().await?;
     for kind in ["deployment", "serviceaccount", "clusterrole", "clusterrolebinding"] {
         let args = ["delete", "-n", NAMESPACE, kind, "windows-node-pools"];
@@ -114,7 +114,7 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
         .await?;
     ensure!(nodes.get(node).await?.uid() == before, "the node is another one");
 
-    // Uninstall, in the order of the guide. The namespace stays.
+    // The operator is uninstalled in the order of the guide. The namespace stays.
     let pools: Api<WindowsNodePool> = Api::all(admin.clone());
     pools.delete("olm", &DeleteParams::default()).await?;
     world.eventually("the pool is gone", || async { matches!(pools.get_opt("olm").await, Ok(None)) }).await?;
@@ -141,7 +141,7 @@ async fn an_upgrade_waits_while_a_host_joins() -> Result<()> {
     let admin = control_plane.client().await?;
     let args = ["--operator-condition", CONDITION];
     let world = World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &args).await?;
-    // The objects that OLM makes for an operator.
+    // OLM makes these objects for an operator.
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("operators.coreos.com", "v2", "OperatorCondition"));
     let conditions: Api<DynamicObject> = Api::namespaced_with(admin.clone(), NAMESPACE, &resource);
     let of_another = json!({"type": "Other", "status": "True", "reason": "Because", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});

@@ -143,7 +143,7 @@ impl Subject {
 
     async fn happens(&mut self, world: &World, event: Event) -> Result<()> {
         self.happened.push(event);
-        // A change whose rollout drains the nodes.
+        // The rollout of this change drains the nodes.
         let drastic = json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 5}}}});
         match event {
             Event::Deleted => {
@@ -333,7 +333,7 @@ async fn pair(world: &World, number: usize, first: Event, second: Event) -> Resu
 async fn any_two_things_that_happen_to_a_pool_can_be_taken_back() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let pairs = EVENTS.iter().flat_map(|first| EVENTS.iter().map(move |second| (*first, *second)));
-    // Each pair once, every third one in reverse order.
+    // Each pair is tested once, every third one in reverse order.
     let pairs = pairs.filter(|(first, second)| first < second).enumerate();
     let pairs =
         pairs.map(|(n, (first, second))| if n.is_multiple_of(3) { (n, second, first) } else { (n, first, second) });
@@ -386,7 +386,7 @@ async fn of_each<F: Future<Output = Result<()>>>(
             let done = what(*event, subject.clone());
             async move {
                 let failure = done.await.err().map(|e| format!("{event:?}: {e:#}"));
-                // Printed now, because the other subjects may take minutes more.
+                // The failure is printed now, because the other subjects may take minutes more.
                 failure.inspect(|failure| println!("{failure}"))
             }
         })

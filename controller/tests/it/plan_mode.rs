@@ -227,7 +227,7 @@ async fn mode_plan_and_the_command_plan_report_the_same_and_change_nothing() -> 
     let is_bound = || async { bindings.get_opt("windows-node-pools-wicd").await.is_ok_and(|b| b.is_some()) };
     world.eventually("the role of wicd is bound", is_bound).await?;
 
-    // A new pool: the command plans it before it exists.
+    // The command plans a new pool before the pool exists.
     let new = pool(&hosts, "Plan", &plain);
     let (before, untouched) = (at_rest(&world).await?, stats());
     let said = plan(&world, By::Administrator, &file(&new)?, &["-o", "json"]).await?;
@@ -257,7 +257,7 @@ async fn mode_plan_and_the_command_plan_report_the_same_and_change_nothing() -> 
         "{said:?}"
     );
 
-    // Changes of every kind, reported first by the command, then by the pool.
+    // Changes of every kind are reported first by the command, then by the pool.
     let all = |action: &'static str, disruption: &'static str, why: &'static str| -> Vec<[&'static str; 4]> {
         ["win-0", "win-1", "win-2"].map(|h| [h, action, disruption, why]).into_iter().collect()
     };
@@ -382,7 +382,7 @@ async fn problems_of_a_plan_are_reported() -> Result<()> {
         "{said:?}"
     );
 
-    // Input without a valid pool.
+    // The command refuses input without a valid pool.
     for (about, text, args, expected) in [
         ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
         ("the same pool twice", &format!("{good}---\n{good}"), &[], "the WindowsNodePool factory is defined twice"),

@@ -211,7 +211,7 @@ async fn one_apply_moves_a_host_without_removing_it(world: &World) -> Result<()>
     until_in(world, moved, "moved-to").await?;
     is_as_before(world, moved, before.as_ref()).await?;
 
-    // Back again, with the target pool first and in mode Plan: the host stays where it is until that pool is in mode Apply.
+    // The host moves back. Its target pool lists it first, in mode Plan: the host stays where it is until that pool is in mode Apply.
     world.apply("moved-from", &spec_with(&hosts, json!({"mode": "Plan"}))).await?;
     let other = world.hosts("moved-more", 1).await?;
     world.apply("moved-to", &spec(&other)).await?;
@@ -236,7 +236,7 @@ async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {
     world.until(pool, "is Ready", is_ready).await
 }
 
-/// Pools change while the operator is being replaced.
+/// Changes pools while the operator is being replaced.
 async fn a_host_that_moves_while_no_operator_runs_is_not_removed(world: &mut World) -> Result<()> {
     let hosts = world.hosts("away", 2).await?;
     world.join("from", &spec(&hosts)).await?;

@@ -92,7 +92,7 @@ async fn only_one_unhealthy_node_is_repaired(world: &World) -> Result<()> {
     }
     let down = Timestamp::now();
 
-    // The nodes of `many` have been down for as long when the one of `few` is repaired.
+    // When the node of `few` is repaired, the nodes of `many` have been down as long.
     let note = world.until_event(few[0].name(), "Repaired").await?;
     ensure!(note.contains("Ready again"), "{note}");
     let took = Timestamp::now().duration_since(down);

@@ -249,7 +249,7 @@ impl Watcher {
                     Ok(watcher::Event::Init) => continue,
                     Err(_) => {
                         listed.clear();
-                        // A short retry, so that nothing is missed once the API server is back.
+                        // With a short retry, nothing is missed once the API server is back.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }
@@ -342,7 +342,7 @@ impl Fleet {
         let control_plane = ControlPlane::start(ControlPlaneOptions { network, ..Default::default() }).await?;
         let wine = WineHost::start(&control_plane, WineOptions::new("wine")).await?;
 
-        // Copied to the file system of the simulated hosts, so that they can share these large files as hard links.
+        // The programs are copied to the file system of the simulated hosts, so that the hosts can share these large files as hard links.
         let copy = |name: &str, program: &Path| {
             let copy = files.path().join(name);
             fs::copy(program, &copy).map(|_| copy)
@@ -486,7 +486,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
         "kind": "WindowsInstance",
         "status": gave_up,
     });
-    // With the operator's field manager: the operator removes only fields of its own.
+    // The status is written as the operator's field manager, because the operator removes only fields of its own.
     let as_operator = PatchParams::apply(api::names::MANAGER_INSTANCE).force();
     let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(hosts[0].name(), &as_operator, &Patch::Apply(gave_up)).await?;

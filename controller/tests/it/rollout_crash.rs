@@ -140,7 +140,7 @@ impl Rollout {
         for host in &hosts {
             world.annotate(host.name(), key::HOLD, "true").await?;
         }
-        // Paused, until the operator has seen the holds.
+        // The pool is paused until the operator has seen the holds.
         world.apply(POOL, &pool(&hosts, 6, true)).await?;
         let desired = |p: &api::WindowsNodePool| pool_status(p).desired_version.filter(|v| *v != from);
         world.until(POOL, "another version is wanted", |p| desired(p).is_some()).await?;
@@ -206,7 +206,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     set_cordon(&r.world, "sent", Some(&sent.1)).await?;
     r.world.new_operator().await?;
 
-    // Killed during the drain, which keeps its start time.
+    // The operator is killed during a drain, which keeps its start time.
     let at = kill_at(&r.world, "draining", "Drain", release(&r.world, "draining")).await?;
     let start = drain_start(&status(&at)).context("the drain has no start")?;
     let before = epoch(&lease(&r.world).await?);
@@ -219,7 +219,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     let again = r.world.until_instance("draining", "is drained by the next operator", goes_on).await?;
     ensure!(drain_start(&status(&again)) == Some(start), "the drain restarted: {again:?}");
 
-    // Killed at the restart for the change: the host restarts once.
+    // The operator is killed at the restart of a host for the change: the host restarts once.
     r.host("restarted")?.fault(Fault::NeedsReboot);
     let at = kill_at(&r.world, "restarted", "Reboot", free(&r.world, "restarted")).await?;
     killed_at.push(operation_of(&at)?);
@@ -295,7 +295,7 @@ async fn people_and_sleepers_interfere() -> Result<()> {
     a_suspended_leader_changes_nothing_when_it_resumes(&mut r).await
 }
 
-/// A client uncordons a node during its drain, and a pod is scheduled.
+/// Checks a drain during which a client uncordons the node and a pod starts on it.
 async fn a_node_that_a_client_uncordons_is_cordoned_again(r: &Rollout) -> Result<()> {
     let (world, name) = (&r.world, "uncordoned");
     let at = world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
@@ -323,7 +323,7 @@ async fn a_node_that_a_client_uncordons_is_cordoned_again(r: &Rollout) -> Result
     Ok(())
 }
 
-/// The status of a host is lost, or older than the host: the operator corrects it by what the host reports, and does not disturb the node.
+/// Checks a status that is lost, or older than the host: the operator corrects it by what the host reports, and does not disturb the node.
 async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
     let world = &r.world;
     for name in ["adopted", "restored"] {

@@ -405,7 +405,7 @@ async fn a_rollout_survives_outages() -> Result<()> {
     world.join(POOL, &spec).await?;
     let watcher = Watcher::of(&world.client, POOL);
 
-    // An upload during which every connection breaks, and a host whose disk is full.
+    // Every connection breaks once during the upload, and the disk of one host is full.
     let cut = Fault::CutAfterBytes { bytes: 1 << 20, once: true };
     for host in &hosts {
         host.fault(cut.clone());

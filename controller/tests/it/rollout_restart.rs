@@ -41,7 +41,7 @@ async fn a_host_that_must_be_restarted_is_drained_first() -> Result<()> {
     }
     budget(&world, CART, CART).await?;
 
-    // Paused, until the causes of the restarts are in place.
+    // The pool is paused until the causes of the restarts are in place.
     world.apply(POOL, &pool(101, true)).await?;
     let from = pool_status(&world.pool(POOL).await?).desired_version;
     world.until(POOL, "another version is wanted", |p| pool_status(p).desired_version != from).await?;

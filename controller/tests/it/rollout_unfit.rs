@@ -51,7 +51,7 @@ async fn an_unfit_host_is_not_drained_and_fails_no_version(world: &World) -> Res
     let watcher = Watcher::of(&world.client, POOL);
     world.apply(POOL, &pool(&hosts, 6, &rollout)).await?;
 
-    // The host that can be changed is changed in place of them.
+    // The host that can be changed is changed in place of the unfit hosts.
     let version = world
         .until_instance(hosts[2].name(), "is changed", |i| {
             let s = status(i);
@@ -141,7 +141,7 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
     until_updated(world, POOL).await
 }
 
-/// The operator must not wait for the Node until `--register-timeout`, which is longer than any wait of this test.
+/// Checks that the operator does not wait for the Node until `--register-timeout`, which is longer than any wait of this test.
 async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(world: &World) -> Result<()> {
     const POOL: &str = "overtaken";
     let hosts = world.hosts(POOL, 1).await?;

@@ -46,7 +46,7 @@ async fn output_and_exit_status_name_what_is_wrong() -> Result<()> {
     ensure!(code == Some(1) && out.is_empty(), "{code:?} {out}");
     ensure!(error.contains("there is no WindowsNodePool factory"), "{error}");
 
-    // A healthy pool, which a watch has seen to come.
+    // A watch sees a healthy pool appear.
     let (mut child, mut lines) = watched(&world)?;
     ensure!(lines.any(|line| line == "There is no WindowsNodePool."), "it says nothing of a cluster without pools");
     world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;

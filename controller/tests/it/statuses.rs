@@ -66,7 +66,7 @@ impl Statuses {
         }
     }
 
-    /// Returns the results of kstatus for a pool since the last call, without repetitions.
+    /// Returns the results of kstatus for a pool since the last call, without consecutive repetitions.
     pub(crate) fn kstatus_results(&self, name: &str) -> Result<Vec<String>> {
         let of_pool: Vec<_> = self.seen.lock().unwrap().iter().filter(|p| p.name_any() == name).cloned().collect();
         let read = self.read.lock().unwrap().insert(name.to_owned(), of_pool.len()).unwrap_or_default();

@@ -146,7 +146,7 @@ impl Legacy {
         Ok(())
     }
 
-    /// Removes the host keys from the Nodes, as they are before release 10.22.1 of the legacy operator.
+    /// Removes the host keys from the Nodes. The legacy operator records these keys only from release 10.22.1 on.
     async fn forget_host_keys(&self, world: &World) -> Result<()> {
         for host in &self.hosts {
             let none = json!({key::SSH_HOST_KEY: null, key::SSH_HOST_KEY_TYPE: null});
@@ -430,7 +430,8 @@ async fn hosts_of_windows_instances_are_adopted_without_a_users_pool(world: &Wor
     Ok(())
 }
 
-/// The legacy operator no longer runs to approve requests: this operator approves those that match the Node, and leaves the others to a user.
+/// Checks renewals while the legacy operator no longer runs to approve them: this operator approves requests that match the Node, and leaves the
+/// others to a user.
 async fn a_node_that_waits_for_its_takeover_renews(world: &World, legacy: &Legacy) -> Result<()> {
     let host = &legacy.hosts[0];
     let (name, address) = (host.name(), host.address().to_string());

@@ -173,7 +173,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.stop().await?;
     let before = connections(&legacy);
 
-    // The pool of the page, applied before there is an operator or the ConfigMap. Maintenance window and port are those of this test.
+    // The pool of the page is applied before there is an operator or the ConfigMap. Maintenance window and port are those of this test.
     let mut pool: Value = serde_yaml::from_str(&guide.block("### A pool of your own", "yaml")?)?;
     ensure!(pool["spec"]["mode"] == "Plan" && pool["spec"]["rollout"]["maintenanceWindows"].is_array(), "{pool}");
     pool["spec"]["ssh"] = json!({"port": legacy.hosts[0].port()});

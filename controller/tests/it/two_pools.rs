@@ -93,7 +93,7 @@ async fn a_host_that_another_pool_lists_later_is_handed_over(world: &World) -> R
     world.apply("new", &spec(&hosts[2..])).await?;
     is_handed_over(world, &hosts[2], "new", node.as_ref()).await?;
 
-    // A rename: the old pool is deleted before the new one is created.
+    // The pool is renamed: the old pool is deleted before the new one is created.
     let node = uid(world, &hosts[2]).await?;
     delete_pool(world, "new").await?;
     world.until_instance(hosts[2].name(), "it is to leave with its pool", |i| i.spec.leaving.is_some()).await?;

@@ -187,7 +187,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.until("#link", "live").await?;
     // Pending approvals are at the top, with a command to copy. The first pool is the one in the worst state.
     let version = pool_status(&world.pool("assembly").await?).desired_version.context("no version")?;
-    // A short form of the version: the release, and the beginning of the digest.
+    // The short form of a version has the release, and the beginning of the digest.
     let short = &version[..version.len() - DIGITS + 8];
     let approve = format!("kubectl windows-node-pools approve assembly --version {short}");
     browser.until("#asks", &approve).await?;
@@ -199,7 +199,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.theme("light").await?;
     browser.picture("ui").await?;
 
-    // By keyboard alone: the hosts of a pool, the worst first, and the events of one host.
+    // The keyboard alone shows the hosts of a pool, the worst first, and the events of one host.
     browser.value("document.querySelector('#pools summary').focus()").await?;
     let press = async |key: &str| {
         let down = json!({"type": "key", "id": "keyboard", "actions": [

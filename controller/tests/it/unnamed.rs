@@ -195,7 +195,7 @@ async fn a_host_cannot_have_the_name_of_another_node(world: &World) -> Result<()
 /// Checks a pool with two thousand silent addresses while the hosts of the other pools join. Returns the listener, so that the addresses stay
 /// silent until all have joined.
 async fn two_thousand_silent_addresses_are_reported(world: &World) -> Result<TcpListener> {
-    // Accepts no connection: the kernel opens it, and nobody answers.
+    // The test accepts no connection: the kernel opens each one, and nobody answers.
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
     let silent: Vec<String> =
         (0..2000_u32).map(|n| Ipv4Addr::from_bits(Ipv4Addr::new(127, 9, 0, 0).to_bits() + n).to_string()).collect();

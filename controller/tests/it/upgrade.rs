@@ -112,7 +112,7 @@ async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Re
     let stats = |name: &str| hosts[name].iter().map(SimHost::stats).collect::<Vec<_>>();
     let before = ["shut", "held", "steps"].map(stats);
 
-    // Plans of the release, before it is installed.
+    // The release is planned before it is installed.
     let same = release_file(&world, b"kubelet")?;
     let (status, out, err) = plan(&world, same.path()).await?;
     ensure!(status == Some(0) && out.contains("release 0.9.0: nothing to do for 2 hosts"), "{status:?}\n{out}\n{err}");
@@ -127,7 +127,7 @@ async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Re
     let (status, _, err) = plan(&world, next.path()).await?;
     ensure!(status == Some(1) && err.contains("it is not the file release.json of a release"), "{status:?} {err}");
 
-    // The command of the guide, for one pool instead of all.
+    // This patch is the command of the guide, but for one pool instead of all.
     world.edit_pool("held", json!({"spec": {"rollout": {"paused": true}}})).await?;
     world.give("next", &entries(NEXT))?;
     world.restart().await?;

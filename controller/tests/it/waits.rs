@@ -30,7 +30,7 @@ use crate::{
     repair::mark_node_not_ready,
 };
 
-/// Time within which a wait must end after its cause, on a busy machine. Shorter than the minute after which a pool is reconciled without an
+/// Time within which a wait must end after its cause, on a busy machine. It is shorter than the minute after which a pool is reconciled without an
 /// event. A host that waits for its turn is never reconciled without an event.
 const WOKEN: Duration = Duration::from_secs(30);
 
@@ -115,7 +115,7 @@ impl<'a> Subject<'a> {
         self.woken(goes).await
     }
 
-    /// Waits until another host is gone, and then host `n` no longer waits.
+    /// Waits until another host is gone, and then until host `n` no longer waits.
     async fn host_goes_on_without(&self, n: usize, other: usize) -> Result<()> {
         let (world, other) = (self.world, self.host(other));
         world.eventually("the other one is gone", || async { matches!(world.instance(other).await, Ok(None)) }).await?;
@@ -304,7 +304,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             let it = subject(1).await?;
             it.join(json!({})).await?;
             let before = it.hosts[0].stats();
-            // Late enough for the wait to be seen, and soon enough for a test.
+            // The window opens late enough for the wait to be seen, and soon enough for a test.
             let opens = (Timestamp::now() + SignedDuration::from_secs(90)).round(Unit::Minute)?;
             it.declare(it.declared(change(json!({"maintenanceWindows": [daily(opens)]})))).await?;
             it.pool_waits().await?;

@@ -359,7 +359,7 @@ impl Walk {
     async fn new(seed: u64) -> Result<Self> {
         let termination = Duration::from_millis(100);
         let sim = SimOptions { termination, restart: Duration::from_millis(200), ..SimOptions::default() };
-        // A short timeout: a walk has no time for longer waits.
+        // The timeout is short, because a walk has no time for longer waits.
         let world = World::new(sim, &["--register-timeout", "60s"]).await?;
         let hosts = world.hosts("w", HOSTS * POOLS.len()).await?;
         let list = |range: std::ops::Range<usize>| range.map(|n| (hosts[n].name().to_owned(), n)).collect();

@@ -60,7 +60,7 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
 
-    // A weakened policy, and a weakened binding. The second one stays while a request and a join are tried.
+    // A policy is weakened, and then a binding. The binding stays so while a request and a join are tried.
     merge_patch(&policies, OWNER_POLICY, json!({"spec": {"failurePolicy": "Ignore"}})).await?;
     until_withheld(&world, "held").await?;
     deployment::apply(&world.control_plane, "base").await?;

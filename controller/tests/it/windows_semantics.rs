@@ -23,7 +23,8 @@ const ENABLE: &str = "enable_containers ";
 const NO_CONTAINERS: &[Fault] = &[Fault::NeedsReboot];
 /// Faults: programs fail, and their output is in another language.
 const GARBLED_FAILURE: &[Fault] = &[Fault::GarbledOutput, Fault::ProgramsFail(3)];
-/// Hosts on which a file is in use during the rollout, with the file. An antivirus denies access to the moved file, not to the one it replaces.
+/// Hosts on which a file is in use during the rollout, with the file. An antivirus denies access to the new file, not to the one that the new file
+/// replaces.
 const HELD: [(&str, &str, Held); 2] = [
     ("held-a-while", r"C:\k\kubelet.exe", Held::Open(3)),
     ("denied-a-while", r"C:\k\kubelet.exe.new", Held::Denied(3)),
@@ -31,8 +32,8 @@ const HELD: [(&str, &str, Held); 2] = [
 /// Number of attempts that no host makes.
 const UNREACHABLE_ATTEMPTS: u32 = u32::MAX;
 
-/// Case: the host's name and faults, a function that prepares the host, and the reason and a part of the message if the host cannot join until
-/// that is undone.
+/// Case: the host's name and faults, a function that prepares the host, and, if the host cannot join until its faults and its preparation are undone,
+/// the reason and a part of the message.
 type Case = (&'static str, &'static [Fault], fn(&SimHost) -> Result<()>, Option<(&'static str, &'static str)>);
 
 const CASES: [Case; 16] = [
@@ -133,7 +134,7 @@ async fn each_host_becomes_a_node_or_reports_why_not() -> Result<()> {
     }
     try_join_all(hosts.iter().map(async |host| world.until_joined(host.name()).await.map(drop))).await?;
 
-    // For a while, an antivirus uses the program that is replaced, or the one that replaces it.
+    // For a while, another program has the replaced program open, or an antivirus denies access to the new one.
     for (name, path, by) in HELD {
         let host = hosts.iter().find(|host| host.name() == name).context("no such host")?;
         host.windows().hold(path, Some(by))?;

@@ -1,4 +1,4 @@
-//! Digest of an artifact, as `sha256:<hex>`.
+//! Digest of an artifact, such as `sha256:<hex>`.
 
 use std::{
     fmt,

@@ -15,7 +15,7 @@ const MAX_USERNAME: usize = 104;
 pub struct Bad {
     /// Key of the entry.
     pub key: String,
-    /// Message that begins with the key and describes the fault. For a faulty value, it also has the remedy.
+    /// Message that begins with the key and describes the fault.
     pub message: String,
 }
 

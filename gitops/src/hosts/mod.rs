@@ -38,7 +38,7 @@ pub struct Finding {
     pub file: String,
     /// Line of the fault, from 1, as exact as the parser reports it.
     pub line: Option<usize>,
-    /// Message with the fault, its location, and the remedy.
+    /// Message that describes the fault.
     pub message: String,
 }
 

@@ -88,7 +88,8 @@ fn collect_patterns(schema: &Value, into: &mut BTreeMap<String, Option<Regex>>) 
     }
 }
 
-/// Returns the JSON Schema of the files that [`super::read`] accepts, except ConfigMaps: for editors, and for checks in other tools.
+/// Returns the JSON Schema of files with hosts, for editors and for checks in other tools. [`super::read`] also accepts ConfigMaps, objects of kind
+/// `List`, and `hosts` without a kind.
 pub fn json_schema() -> Value {
     let mut host = RULES.host.clone();
     if let Some(host) = host.as_object_mut() {
@@ -161,7 +162,7 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     (faults.len() == before).then_some(host)
 }
 
-/// Checks the keys and values of labels that the API server would refuse on the Node.
+/// Adds a fault for each key and value of a label that the API server would refuse on the Node.
 fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
     let Kind::Map(members) = &map.kind else { return };
     for member in members {

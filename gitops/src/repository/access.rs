@@ -66,7 +66,7 @@ pub struct Access {
 /// Proxy for https.
 #[derive(Clone)]
 pub struct Proxy {
-    /// URL of the proxy: `http://host:port` or `https://host:port`.
+    /// URL of the proxy: `http://host:port` or `https://host:port`. The operator's own setting may have a user name and a password in it.
     pub address: String,
     /// User name for the proxy.
     pub username: Option<String>,

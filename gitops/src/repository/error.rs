@@ -1,5 +1,5 @@
 //! Errors of a repository, with remedies. Messages of a server are truncated and sanitised, and an error never contains a
-//! secret or a user name of a URL.
+//! secret or the user name of an https URL.
 
 use std::{io, time::Duration};
 
@@ -45,7 +45,7 @@ pub enum GitError {
         host: String,
         /// Lines of `known_hosts` for the server that cannot be read, from 1.
         damaged: Vec<usize>,
-        /// Type and fingerprint of the offered key.
+        /// Description of the offered key, such as its type and fingerprint.
         offered: String,
     },
     /// The server or the proxy rejects the credentials, or requires some.
@@ -132,7 +132,7 @@ pub enum GitError {
         /// Path that the pool configures.
         path: String,
     },
-    /// A directory has an entry whose path looks like the path of another file.
+    /// A directory has an entry whose path looks like the path of another file, or has a control character in it.
     #[error("the commit has an entry {}, which is not a valid name for a file of hosts: remove it", text::quote(.path, EXCERPT))]
     NameInvalid {
         /// Path of the entry.
@@ -172,7 +172,7 @@ pub enum GitError {
         /// Required type.
         wanted: &'static str,
     },
-    /// The reference leads to a tree or a file.
+    /// The reference leads to a tree, to a file, or through too many nested tags.
     #[error("{id} is neither a commit nor a tag of one: name a commit, or a tag of a commit, in inventory.git.ref")]
     NotACommit {
         /// Id of the object.

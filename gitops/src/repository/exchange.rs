@@ -164,7 +164,7 @@ impl<'a, T: Transport> GitSession<'a, T> {
     }
 }
 
-/// Returns the error that the link recorded, otherwise one with gix's messages.
+/// Returns the error that the link recorded. Otherwise, derives one from gix's messages.
 fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     if let Some(known) = link.failure().or_else(|| link.over()) {
         return known;

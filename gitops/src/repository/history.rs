@@ -1,5 +1,5 @@
-//! Commits that last changed the entries of an inventory. History is known only as far as it was fetched: if an entry did not change in the fetched
-//! commits, the oldest of them is reported with the mark "or older".
+//! Commits that last changed the entries of an inventory. History is visited only as far as it was fetched, and within limits: if an entry did not
+//! change in the visited commits, the oldest of them is reported. It has the mark "or older", unless it is the root commit.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -25,7 +25,7 @@ const LINE: usize = 512;
 /// Key of an entry: path of its file, and name of its host, or address if the host has no name.
 pub(super) type Key = (String, String);
 
-/// Reports whether `new` is `old` or descends from it. `None` if too little history was fetched to decide.
+/// Reports whether `new` is `old` or descends from it. `None` if too little history was fetched, or the history is too long.
 pub(super) fn follows(repo: &Repository, new: ObjectId, old: ObjectId) -> Result<Option<bool>, GitError> {
     let (mut seen, mut next, mut complete) = (HashSet::from([new]), VecDeque::from([new]), true);
     while let Some(id) = next.pop_front() {
@@ -104,7 +104,7 @@ pub(super) fn last_changes(
         if !repo.has_object(parent) {
             break;
         }
-        // An older commit that cannot be read (because of a symbolic link, for example) is skipped.
+        // An older commit with a symbolic link or a submodule on the way to `path`, or whose files cannot be listed, is skipped.
         match read::at(repo, parent, path) {
             Ok(older) if older == place => {
                 pending.values_mut().filter(|p| p.since == at).for_each(|p| p.since = parent);

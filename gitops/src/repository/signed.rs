@@ -58,7 +58,7 @@ pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
         let end = rest.iter().position(|&b| b == b'\n').map_or(rest.len(), |at| at + 1);
         let (line, tail) = rest.split_at(end);
         if line == b"\n" {
-            // The message follows. Such lines in it are only text.
+            // The message follows. Lines in it that look like headers are only text.
             data.extend_from_slice(rest);
             break;
         }

@@ -128,7 +128,7 @@ async fn dial(place: &SshLocation) -> io::Result<TcpStream> {
     Err(failure)
 }
 
-/// Returns the SSH settings. Only types of the known host keys are requested, as a server may also have keys of other types. SHA-1 is
+/// Returns the SSH settings. If host keys are known, only their types are requested, as a server may also have keys of other types. SHA-1 is
 /// excluded, and so is compression, which a hostile server may abuse. ChaCha20-Poly1305 and encrypt-then-MAC are excluded because they
 /// are vulnerable to Terrapin (CVE-2023-48795) with a server that does not support strict key exchange.
 fn config(known: &[PublicKey]) -> client::Config {

@@ -56,7 +56,7 @@ impl Store {
         gix::open_opts(&self.dir, options).map_err(|error| GitError::damaged(error.error()))
     }
 
-    /// Returns the number of packs. Each fetch adds one.
+    /// Returns the number of packs. Each fetch of new objects adds one.
     pub(super) fn packs(&self) -> usize {
         let entries = fs::read_dir(self.dir.join("objects/pack")).into_iter().flatten().flatten();
         entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "pack")).count()

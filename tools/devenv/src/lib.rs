@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 /// Target for which `wicd.exe` is built.
 pub const WINDOWS_TARGET: &str = "x86_64-pc-windows-gnu";
 
-/// Target for which the operator in its image is built: a static program.
+/// Target for which the operator is built for nodes with amd64 processors: a static program.
 pub const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Target for which the operator is built for nodes with ARM processors: a static program.
@@ -32,8 +32,8 @@ pub const REQUIRE_ALL: &str = "WNP_REQUIRE_ALL";
 /// Interval of the lines that [`with_progress`] prints.
 const PROGRESS: Duration = Duration::from_secs(20);
 
-/// Returns the folder that holds the workspace's `Cargo.toml`. The variable that cargo sets at run time takes precedence over the path at compile
-/// time, which may belong to another clone that shares the target folder.
+/// Returns the root of the workspace, or `.` if there is none above the crate. The variable that cargo sets at run time takes precedence over the
+/// path at compile time, which may belong to another clone that shares the target folder.
 pub fn workspace_root() -> PathBuf {
     let member =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
@@ -166,7 +166,7 @@ pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
 fn every<T>(interval: Duration, tick: impl Fn(Duration) + Send, work: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     thread::scope(|scope| {
-        // Dropped when `work` returns or panics: this ends the thread.
+        // `_end` is dropped when `work` returns or panics: this ends the thread.
         let (_end, ended) = mpsc::channel::<()>();
         scope.spawn(move || {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {

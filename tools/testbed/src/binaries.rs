@@ -64,7 +64,7 @@ pub fn control_plane() -> Result<ControlPlaneBinaries> {
 }
 
 /// Finds or builds the programs of a control plane whose API server and controller manager have one of the versions [`KUBERNETES`]. etcd and
-/// kubectl have the newest version.
+/// kubectl have the newest version. Programs in the folder `KUBEBUILDER_ASSETS` take the place of those of the newest version.
 ///
 /// # Errors
 /// Fails when a program is missing and cannot be built, or the cache cannot be written.
@@ -136,7 +136,7 @@ impl Set {
     }
 }
 
-/// Reports whether the programs of a Wine host are built. A build takes minutes.
+/// Reports whether programs of a Wine host are built, which takes minutes. They may be out of date.
 pub fn are_of_wine_hosts_built() -> bool {
     let entries = cache_dir().and_then(|dir| Ok(fs::read_dir(dir)?)).into_iter().flatten().flatten();
     let has_kubelet = entries.map(|entry| entry.path().join("hostkubelet.exe")).any(|program| program.is_file());
@@ -205,7 +205,7 @@ fn ldflags(kubernetes: &str) -> String {
     format!("-s -w {}", stamp(KUBERNETES_STAMP, kubernetes))
 }
 
-/// Returns a `go` command in `tools/testbed/go` that never asks for another toolchain and never changes `go.mod`.
+/// Returns a `go` command in `tools/testbed/go`, without cgo and without the state of the Git work tree in programs.
 pub(crate) fn go(command: &str) -> Command {
     let mut go = Command::new("go");
     go.current_dir(go_dir()).env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false").arg(command);

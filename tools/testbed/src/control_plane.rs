@@ -65,7 +65,7 @@ pub struct ControlPlaneOptions {
 /// Running control plane, ended on drop. Tests of one binary should use [`ControlPlane::shared`] with names of their own.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Declared in the order in which they have to end.
+    // Fields are declared in the order in which they have to end.
     controller_manager: Mutex<Option<Daemon>>,
     apiserver: Mutex<Option<Daemon>>,
     etcd: Mutex<Option<Daemon>>,
@@ -87,7 +87,7 @@ impl ControlPlane {
     /// programs first.
     ///
     /// # Errors
-    /// Fails when a program cannot be built or started, or ends, or the control plane is not ready within 3 minutes.
+    /// Fails when a program cannot be built or started, etcd or the API server ends, or the control plane is not ready within 3 minutes.
     pub async fn start(options: ControlPlaneOptions) -> Result<Self> {
         let control_plane = spawn_blocking(move || Self::spawn(options)).await??;
         control_plane.wait_until_ready().await?;
@@ -152,7 +152,7 @@ impl ControlPlane {
         self.address
     }
 
-    /// Returns the certificate of the cluster's authority in PEM, which signs every client and, until its rotation, the server.
+    /// Returns the certificate, in PEM, of the authority that signs clients and nodes and, until its rotation, the API server's certificate.
     pub fn ca_pem(&self) -> String {
         self.authorities.first.identity().certificate
     }
@@ -257,7 +257,7 @@ impl ControlPlane {
         http::metric(&text, name).with_context(|| format!("etcd has no metric {name}"))
     }
 
-    /// Reports whether all programs still run as they were started.
+    /// Reports whether no call has stopped a program or changed certificates since the start.
     pub(crate) fn is_as_started(&self) -> bool {
         !self.is_changed.load(Ordering::Relaxed)
     }
@@ -279,7 +279,7 @@ impl ControlPlane {
     /// Kills the API server if it runs, starts it on the same port and waits until it is ready.
     ///
     /// # Errors
-    /// Fails when the API server cannot be started, a program of the control plane ends, or it is not ready within 3 minutes.
+    /// Fails when the API server cannot be started, etcd or the API server ends, or the control plane is not ready within 3 minutes.
     pub async fn restart_apiserver(&self) -> Result<()> {
         self.stop_apiserver();
         *lock(&self.apiserver) = Some(self.start_apiserver()?);
@@ -377,7 +377,7 @@ impl ControlPlane {
         }
     }
 
-    /// Returns the flags for an audit log of metadata, without contents.
+    /// Returns the flags for an audit log of metadata, without contents, if there is to be an audit log.
     fn audit_flags(&self) -> Result<Vec<String>> {
         let Some(log) = self.audit_log() else { return Ok(Vec::new()) };
         let policy = self.dir.path().join("audit-policy.yaml");

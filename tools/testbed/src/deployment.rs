@@ -258,7 +258,7 @@ pub fn new_key() -> Result<PrivateKey> {
 /// Stores a private key in the Secret that pools use by default.
 ///
 /// # Errors
-/// Fails when the API server refuses it.
+/// Fails when the API server refuses the Secret.
 pub async fn store_key(control_plane: &ControlPlane, key: &PrivateKey) -> Result<()> {
     store_key_as(control_plane, api::names::DEFAULT_KEY_SECRET, key).await
 }
@@ -266,7 +266,7 @@ pub async fn store_key(control_plane: &ControlPlane, key: &PrivateKey) -> Result
 /// Stores a private key in a Secret with this name.
 ///
 /// # Errors
-/// Fails when the API server refuses it.
+/// Fails when the API server refuses the Secret.
 pub async fn store_key_as(control_plane: &ControlPlane, name: &str, key: &PrivateKey) -> Result<()> {
     let pem = key.to_openssh(LineEnding::LF)?;
     let secret = json!({

@@ -113,7 +113,7 @@ impl Cable {
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // Normally removed together with the namespace at its other end.
+        // Normally, the kernel removes the interface together with the namespace at its other end.
         let _ = ip(&["link", "del", &self.name]);
     }
 }

@@ -49,7 +49,7 @@ fn pod_name(number: u32) -> String {
 /// are beside this program. Cargo's progress goes to standard error.
 ///
 /// # Errors
-/// Fails when it cannot be built.
+/// Fails when cargo cannot build the programs.
 pub fn build() -> Result<PathBuf> {
     // With the caller in the same command, dependencies keep the features of its build, and none is built twice.
     let packages = ["build", "--locked", "-p", "controller", "-p", "xtask-operator"];
@@ -89,15 +89,15 @@ impl Operator {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (address, admin, webhook) = (free_address()?, free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
-        // A short lease shortens the wait of tests. On a busy machine, the operator may lose it: long tests set a longer one.
         let is_set = |name: &str| options.args.iter().any(|arg| arg == name);
         let metrics = if is_set("--metrics-tls") { free_address()? } else { address };
+        // A short Lease shortens the wait of tests. On a busy machine, the operator may lose its Lease: long tests set a longer duration.
         let patient = is_set("--lease-duration");
         let mut command = Command::new(&options.program);
         command
             .arg("run")
             .args(["--log-format", "text"])
-            // A test simulates Flux's server.
+            // Tests serve the artifacts of Flux at this address.
             .args(["--artifact-host", "127.0.0.1"])
             .args(["--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
             .args(["--metrics-listen", &metrics.to_string()])
@@ -200,7 +200,7 @@ impl Operator {
         http::exchange(self.address, &request).await
     }
 
-    /// Returns the sum of a metric over all its labels, or 0 if it does not exist.
+    /// Returns the sum of a metric over all its labels, or 0 if the operator does not serve the metric without TLS.
     ///
     /// # Errors
     /// Fails when the operator does not answer.

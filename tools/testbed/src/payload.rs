@@ -52,8 +52,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns an entry with these bytes for `destination`, such as `C:\k\cni\host-local.exe`. Its path in the payload directory is
-    /// the part after `C:\k\`, with `/`: `cni/host-local.exe`.
+    /// Returns an entry with these bytes for `destination`, such as `C:\k\cni\host-local.exe`. Its path in the payload directory is the part after
+    /// `C:\k\` or, in another directory, after `C:\`, with `/`: `cni/host-local.exe`.
     pub fn new(destination: &str, content: impl Into<Vec<u8>>) -> Self {
         Self::with(destination, Content::Bytes(content.into()))
     }

@@ -1,5 +1,4 @@
-//! Certificates of a test cluster: one authority that signs the server, the clients and, through the controller
-//! manager, the requests of nodes.
+//! Certificate authorities for tests, the certificates that they sign, and keys for tokens.
 
 use std::{
     fmt,

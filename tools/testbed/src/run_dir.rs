@@ -1,4 +1,4 @@
-//! Folders that exist as long as a process, even if it is killed.
+//! Folders of a process, which are removed even if the process is killed.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use crate::binaries::{cache_dir, lock, lock_file};
 
 /// Folder in the cache, removed on drop. Folders of killed processes are removed when the next one is created. (A value
-/// in a `static` is never dropped, so this is common.)
+/// in a `static` is never dropped, so its folder stays until then.)
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,

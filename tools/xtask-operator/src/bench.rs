@@ -33,7 +33,7 @@ enum Bench {
     Upload(upload::Args),
     /// Measures the resource usage for Ready instances without changes.
     Idle(idle::Args),
-    /// Causes random events for an hour, and checks that they leave nothing behind.
+    /// Causes random events, by default for an hour, and checks that they leave nothing behind.
     Soak(soak::Args),
 }
 
@@ -44,7 +44,7 @@ const FILES: u32 = 8192;
 /// the times.
 const GIVEN_OPERATOR: &str = "WNP_BENCH_OPERATOR";
 
-/// Runs a benchmark. A debug build of this program builds and runs its release build instead.
+/// Runs a benchmark. A debug build of this program builds and runs its release build instead, unless [`GIVEN_OPERATOR`] is set.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) && std::env::var_os(GIVEN_OPERATOR).is_none() {
         return run_release();

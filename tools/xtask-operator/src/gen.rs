@@ -101,8 +101,8 @@ fn differences(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<Stri
     Ok(wrong)
 }
 
-/// Returns stale files: all that are no longer generated in folders with only generated files, and those below `deploy/` that are marked as
-/// generated.
+/// Returns stale files, which are no longer generated: in `crds/` and `examples/` all except `.md` files, and below `deploy/` those that are marked
+/// as generated.
 fn strays(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<String>> {
     let mut strays = Vec::new();
     let below_deploy = files.keys().filter_map(|path| path.rsplit_once('/')).map(|(folder, _)| folder);

@@ -44,8 +44,8 @@ const UNSEEN: &[(&str, &str)] = &[
     ("approve certificates.k8s.io signers", "a condition of approving a certificate request, and no request"),
 ];
 
-/// Compares the operator's roles with the audit logs of API servers. A forbidden request is an error, and so is a right that no
-/// request has used.
+/// Compares the operator's roles with the audit logs of API servers. A forbidden request that no role allows is an error, and so is a right that no
+/// request has used and for which rights.rs states no reason.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Folder with the audit logs, which tests write if TESTBED_AUDIT_DIR names it.

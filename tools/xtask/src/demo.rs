@@ -17,8 +17,8 @@ const PROGRAMS: &[&str] = &[
     "k8s.io/kubernetes/cmd/kubectl",
 ];
 
-/// Builds the demo, and compiles the packages of the control plane meanwhile. Does nothing if a control plane was built before, or Go cannot be
-/// started.
+/// Builds the demo, and compiles the packages of the control plane meanwhile. Does nothing if a control plane was built before, `KUBEBUILDER_ASSETS`
+/// is set, or Go cannot be started.
 pub(crate) fn build() -> Result<()> {
     let Some(mut go) = compile_control_plane()? else { return Ok(()) };
     println!("building the demo, and its control plane with Go: about 10 minutes on 2 processors, once");

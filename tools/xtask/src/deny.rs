@@ -45,7 +45,7 @@ mod tests {
         )
     }
 
-    /// Vulnerabilities that `deny.toml` lists pass the check. Any other vulnerability fails it.
+    /// Checks that vulnerabilities that `deny.toml` lists pass, and that any other vulnerability is an error.
     #[test]
     fn recorded_vulnerabilities_pass_and_others_fail() {
         for (advisories, expected) in [

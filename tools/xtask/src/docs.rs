@@ -76,7 +76,8 @@ fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String
     faults
 }
 
-/// Returns the fault of a command block: no test that names its page and its section runs it, and no reason is given.
+/// Returns the fault of a command block. A block must name a test that contains the names of its page and its section, state a reason why no test
+/// runs it, or have a word of [`NOT_RUN`].
 fn fault_of_commands(
     page: &str,
     section: &str,

@@ -23,26 +23,26 @@ const OF_DEMO: &[(&str, &str)] = &[
 
 /// Programs of the tests and of the image.
 const OF_TESTS: &[(&str, &str)] = &[
-    // libFuzzer is C++.
+    // libFuzzer is written in C++.
     ("g++", "g++"),
-    // Test of images that are pulled in advance.
+    // The test of images that are pulled in advance runs containerd.
     ("containerd", "containerd"),
     ("make", "make"),
-    // Installs the prebuilt programs of the check.
+    // pip installs the prebuilt programs of the check.
     ("pip3", "python3-pip"),
-    // Build and run the operator's image.
+    // These programs build and run the operator's image.
     ("musl-gcc", "musl-tools"),
     ("buildah", "buildah"),
     ("podman", "podman"),
     ("runc", "runc"),
     ("/usr/share/ca-certificates/mozilla", "ca-certificates"),
-    // Redis, without the service of `redis-server`: cache of Argo CD in the nightly check.
+    // Redis, here without the service of `redis-server`, is the cache of Argo CD in the nightly check.
     ("redis-check-rdb", "redis-tools"),
-    // Tests of the page of the command `ui`.
+    // Tests of the page of the command `ui` need a browser and a font.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
     ("/usr/share/fonts/truetype/dejavu", "fonts-dejavu-core"),
-    // The image for `oc adm must-gather`.
+    // The image for `oc adm must-gather` contains these programs.
     ("/bin/bash-static", "bash-static"),
     ("/bin/busybox", "busybox-static"),
 ];

@@ -33,7 +33,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(330);
 /// Failure to use the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// wicd's kubeconfig or certificate is missing, or is not text with the expected parts.
+    /// wicd's kubeconfig, its certificate or the CA certificate is missing, or is not text with the expected parts.
     #[error("{0} is missing or damaged; the operator writes it when it configures the host")]
     Missing(&'static str),
     /// wicd's kubeconfig cannot be used.

@@ -1,4 +1,4 @@
-//! Integrity of payload files: their content is checked periodically, and restored after a change by another process.
+//! Integrity of payload files: their content is checked periodically, and restored or reported after a change by another process.
 //!
 //! Programs are large, so a file is read only if its size or modification time differs from when it was last right. A running service is not
 //! restarted when its file is restored: the running program keeps the old content, and the reconciler starts stopped services anyway.
@@ -47,7 +47,7 @@ pub struct FileIntegrity {
 
 impl FileIntegrity {
     /// Makes one pass: continues the round, or begins one if it is due. With `heal`, corrects drift. A file that was never right under this desired
-    /// state is always corrected.
+    /// state is corrected even without `heal`.
     pub fn check(&mut self, host: &dyn Host, files: &[FileInfo], heal: bool, drift: &mut Drift, now: Duration) {
         let due = self.passes.is_none_or(|p| p + 1 >= THOROUGH) && drift.is_settled();
         self.passes = self.passes.map(|p| p.saturating_add(1));
@@ -106,7 +106,7 @@ impl FileIntegrity {
         self.problems.remove(&file.path);
     }
 
-    /// Logs each new problem once.
+    /// Logs a problem of a file, unless it is the same as before.
     fn complain(&mut self, file: &str, text: String) {
         if self.problems.get(file) != Some(&text) {
             warn!(file, "{text}");

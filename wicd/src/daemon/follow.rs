@@ -26,7 +26,7 @@ use crate::host::{Host, HostError};
 use crate::lock;
 use crate::operation::marker;
 
-/// Delay before a retry: the first, which doubles with each consecutive failure, and the maximum.
+/// Delay before a retry: the base, which doubles with each consecutive failure, and the maximum.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Maximum wait for an operation of the operator that holds the lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
@@ -187,7 +187,7 @@ impl Session<'_> {
 }
 
 /// Gets the desired state that `node` names if the host follows another one, and annotates the Node. Returns the
-/// annotations that were written.
+/// annotations that were written. A refused ConfigMap is an error, after the Node was annotated.
 async fn sync(
     host: &Arc<dyn Host>,
     cluster: &dyn Cluster,

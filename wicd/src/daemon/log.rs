@@ -1,5 +1,5 @@
-//! wicd's log files, under the names that kubelet's log endpoint serves and other tools expect: all lines in `.INFO`, warnings and errors
-//! also in `.WARNING`, and errors also in `.ERROR`.
+//! wicd's log files, under the names that kubelet's log endpoint serves and other tools expect: information, warnings and errors in `.INFO`,
+//! warnings and errors also in `.WARNING`, and errors also in `.ERROR`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

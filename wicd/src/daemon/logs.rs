@@ -105,7 +105,7 @@ fn logs(desired: &Desired) -> BTreeSet<String> {
     services.flat_map(|s| named(&variables::command(s, desired, None).unwrap_or_else(|_| s.path.clone()))).collect()
 }
 
-/// Returns the files below [`path::LOGS`] that a command line names.
+/// Returns the files below [`path::LOGS`] that a command line names; none if the log runner is its program.
 fn named(command: &str) -> Vec<String> {
     let program = match command.strip_prefix('"') {
         Some(quoted) => quoted.split('"').next(),
@@ -234,7 +234,7 @@ fn begins_with_gap(log: &mut File) -> io::Result<bool> {
 /// Copies a log of `size` bytes, and then the lines that were appended meanwhile.
 fn copy(log: &mut File, aside: &mut File, size: u64) -> io::Result<()> {
     io::copy(&mut log.by_ref().take(size), aside)?;
-    // This takes most of the time, so lines that are appended meanwhile are copied afterwards.
+    // The write to the disk takes most of the time, so lines that are appended meanwhile are copied afterwards.
     aside.sync_all()?;
     let rest = log.metadata()?.len().saturating_sub(size);
     io::copy(&mut log.take(rest), aside)?;

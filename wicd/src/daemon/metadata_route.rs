@@ -16,7 +16,7 @@ const METRIC: u32 = 1;
 /// Next step for the route to the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// No step: the route exists.
+    /// No step: the route exists, and no other route to the service has a lower metric.
     None,
     /// Create this route.
     Add(Route),
@@ -42,7 +42,7 @@ pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
 }
 
 /// Creates the route to the metadata service if it is missing, and records it as wicd's. Removes an outdated route of wicd that has a lower metric.
-/// Returns whether no change was necessary.
+/// Returns true for [`Step::None`].
 ///
 /// The caller holds the [`crate::lock`].
 ///

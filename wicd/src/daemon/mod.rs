@@ -3,7 +3,7 @@
 //!
 //! * [`reconciler`]: brings services, variables and certificates to the last good copy of the desired state.
 //! * [`drift`]: distinguishes changes on the host from changes of the desired state.
-//! * [`file_integrity`]: payload files, restored after a change on the host.
+//! * [`file_integrity`]: checks payload files, and restores or reports those that have changed on the host.
 //! * [`metadata_route`]: route to the cloud's metadata service.
 //! * [`logs`]: rotates the logs of services that do not do so themselves.
 //! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
@@ -45,7 +45,8 @@ use reconciler::{Reconciler, Report};
 const QUIET: Duration = Duration::from_secs(5);
 /// Interval between checks while a change is in progress.
 const BUSY: Duration = Duration::from_millis(500);
-/// Number of passes without a change after which all services are checked, not only those of the operator, and all payload files.
+/// Number of passes without a change after which all services are checked, not only those of the operator. A round over the payload files starts at
+/// least this number of passes after the previous one.
 const THOROUGH: u32 = 24;
 
 /// Runs wicd until `stop` is cancelled. The services continue to run then: wicd can be replaced without disrupting

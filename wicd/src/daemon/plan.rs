@@ -26,7 +26,7 @@ pub struct DesiredService {
     pub hold: bool,
     /// Progress of the service's prerequisites on the host.
     pub prepared: Prepared,
-    /// True if drift of the service is reported and not corrected. The service is started in any case.
+    /// True if drift of the service is reported and not corrected. The service is still started, unless it was deleted.
     pub left: bool,
 }
 
@@ -53,8 +53,8 @@ impl DesiredService {
         parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()
     }
 
-    /// Returns the configuration for the service manager. wicd starts the service, not Windows, so that it never starts with an outdated
-    /// configuration. While wicd itself does not run, the service manager restarts the service.
+    /// Returns the configuration for the service manager. wicd starts the service, not Windows, so that the service does not start with the host
+    /// while its configuration is outdated. The service manager restarts a service that fails, also while wicd itself does not run.
     pub fn spec(&self, command: &str) -> ServiceSpec {
         ServiceSpec {
             name: self.name.clone(),
@@ -80,7 +80,7 @@ pub enum Action {
     Stop(String),
     /// Delete a stopped service.
     Delete(String),
-    /// Create or change a service, which is stopped if the change requires it.
+    /// Create or change a service. An earlier action has stopped the service if the change requires that.
     Put(ServiceSpec),
     /// Start a service.
     Start(String),
@@ -96,7 +96,7 @@ impl Action {
     }
 }
 
-/// Reason why a service differs from its desired state although this pass takes no action.
+/// Reason why a service does not reach its desired state in this pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// The service is starting or stopping.

@@ -39,7 +39,7 @@ pub struct Report {
     /// Drift of the host, for example `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. Corrected items are reported for ten
     /// minutes, others until they are corrected.
     pub drift: Vec<String>,
-    /// Number of the [`REPORT_INTERVAL`] of the pass, since the service started. Each new number makes wicd send a new report.
+    /// Number of the [`REPORT_INTERVAL`] of the pass, since the service started. Each new number makes wicd check whether a new report is due.
     pub interval: u64,
 }
 
@@ -238,7 +238,8 @@ impl Reconciler {
         wanted
     }
 
-    /// Reports whether the services are still as in the last pass that found all of them running, by a few cheap queries.
+    /// Reports whether the services are still as in the last pass that found all of them running, by a few cheap queries. Returns false after
+    /// [`THOROUGH`] passes, so that a full check follows.
     fn is_quiet(&mut self, wanted: &[DesiredService]) -> Result<bool, HostError> {
         let Some((before, passes)) = &mut self.settled else { return Ok(false) };
         *passes += 1;
@@ -262,7 +263,7 @@ impl Reconciler {
         Ok(true)
     }
 
-    /// Checks all services and performs the actions that are possible at once. Returns whether no action was needed.
+    /// Checks all services and performs the actions that are possible at once. Returns whether all services match their desired state.
     fn services(
         &mut self,
         mut wanted: Vec<DesiredService>,
@@ -354,7 +355,8 @@ impl Reconciler {
         self.waiting.clone_from(&plan.waiting);
     }
 
-    /// Performs the planned actions. A failure is logged, and the rest is still performed. Returns the services with a failed action.
+    /// Performs the planned actions. After a failure, which is logged, the actions on other services are still performed. Returns the
+    /// services with a failed action.
     fn execute(&mut self, plan: &Plan, now: Duration) -> Result<BTreeSet<String>, HostError> {
         let mut failed = BTreeSet::new();
         let is_put = |action: &&Action| matches!(action, Action::Put(_));
@@ -454,7 +456,7 @@ impl Reconciler {
         actual
     }
 
-    /// Logs each new problem once.
+    /// Logs a problem, unless it is the same as before.
     fn complain(&mut self, about: &str, error: &dyn std::error::Error) {
         let text = super::chain(error);
         if self.complaints.get(about) != Some(&text) {

@@ -33,7 +33,7 @@ const AGAIN: (i64, i64) = (30, 600);
 /// Failure to renew wicd's certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
-    /// The certificate request has no decision.
+    /// The certificate was not issued in time.
     #[error(
         "the certificate request {0} was not answered within {minutes} minutes; check that the operator runs, and see the request: kubectl \
          describe csr {0}",

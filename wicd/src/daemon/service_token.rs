@@ -21,7 +21,7 @@ use crate::host::{Host, HostError};
 
 /// Interval between checks of the tokens.
 const LOOK: Duration = Duration::from_secs(5);
-/// Delay after a failure.
+/// Delay after a failure, once the Node is known.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Delay after a success: if the host's clock is wrong, each new token looks old.
 const REST: Duration = Duration::from_mins(2);
@@ -34,8 +34,8 @@ fn claims(token: &str) -> Option<Value> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
 
-/// Reports whether a token must be renewed: after half of its lifetime, or if it is bound to another Node, such as an earlier Node of the same
-/// name. `uid` is `None` while the Node's UID is not known.
+/// Reports whether a token must be renewed: after half of its lifetime, if it is bound to another Node, such as an earlier Node of the same name, if
+/// it cannot be read, or if it was issued too far in the future. `uid` is `None` while the Node's UID is not known.
 fn is_due(token: &str, node: &str, uid: Option<&str>, now: i64) -> bool {
     let claims = claims(token).unwrap_or_default();
     let of = &claims["kubernetes.io"]["node"];

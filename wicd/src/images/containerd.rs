@@ -52,7 +52,7 @@ impl Containerd {
     /// program may listen there.
     ///
     /// # Errors
-    /// [`ImageError::Unavailable`] when there is no stream, or the check refuses it.
+    /// [`ImageError::Unavailable`] when there is no stream, or the check refuses it. [`ImageError::Timeout`] when the connection takes too long.
     pub fn connect<C, F, S, P>(endpoint: &str, connector: C, check: P) -> Result<Self, ImageError>
     where
         P: Fn(&S) -> io::Result<()> + Clone + Send + 'static,

@@ -1,5 +1,5 @@
-//! Messages of CRI (`runtime.v1`) and of containerd's image service that wicd uses, without the fields that it does not read. An answer without such
-//! a field is `()`.
+//! Messages of CRI (`runtime.v1`) and of containerd's image service that wicd uses, without the fields that wicd does not use. `()` stands for
+//! an answer that wicd does not read.
 
 use std::collections::HashMap;
 

@@ -154,7 +154,7 @@ fn exclude(host: &dyn Host, program: &str, owned: &mut Ownership) -> Result<(), 
     host.exclude_from_antivirus(program)
 }
 
-/// Checks everything that would keep the host from becoming a node, before anything is changed.
+/// Refuses a host with services, directories or a plugin of others, and a payload with missing files, before anything is changed.
 fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
     let wanted = body.desired.services.services.iter().map(|s| s.name.as_str());
     let foreign = foreign(&host.services()?, owned, reserved(wanted));
@@ -253,8 +253,8 @@ fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Enables the feature Containers, at most once per boot. A failure is only a warning if the host has the feature: updates lock the servicing of
-/// Windows.
+/// Enables the feature Containers, unless Windows has reported since its start that the feature is enabled. A failure is only a warning if the host
+/// has the feature: updates lock the servicing of Windows.
 fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostError> {
     const WHY: &str = "the Windows feature Containers has been enabled";
     let boot_id = host.boot_id()?;

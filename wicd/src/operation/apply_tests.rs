@@ -202,7 +202,7 @@ fn earlier_variables_and_certificates_are_restored() {
     let before = test_host.state().env.clone();
     test_host.join("1");
     assert_eq!(test_host.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
-    // No longer a proxy, and another CA.
+    // The next desired state has no proxy, and another CA.
     let mut next = without_proxy();
     next.desired.trusted_ca = ca_pem("other").0;
     assert_eq!(reason(&test_host.apply(next)), "RebootRequired");

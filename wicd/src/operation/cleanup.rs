@@ -1,4 +1,5 @@
-//! `cleanup`: removes exactly the objects that the ownership record lists. A failure does not stop the rest.
+//! `cleanup`: removes exactly the objects that the ownership record lists. If an object cannot be removed, the
+//! rest is still removed.
 //!
 //! `wicd.exe`, the lock and the record of the highest epoch stay in `C:\k\wicd`, which the operator removes.
 
@@ -77,7 +78,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         failures.note(files::remove(host, file));
     }
     if owned != Ownership::default() {
-        // The networks are removed last, because that cuts the SSH connection of this operation; a repeated cleanup then only repeats this step.
+        // The networks are removed last, because that may cut the SSH connection of this operation; a repeated cleanup then only repeats this step.
         failures.note(host.remove_networks());
     }
     if !failures.0.is_empty() {

@@ -1,4 +1,5 @@
-//! Fencing of replaced operators: a host accepts only requests of the newest epoch of its cluster that it has seen.
+//! Fencing of replaced operators: a host refuses requests of an older epoch than the newest one of its cluster that it has seen, unless the request
+//! declares the newest one void.
 
 use api::Reason;
 use api::host::{Marker, Request, path};

@@ -193,7 +193,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         Body::Stage(body) => stage::stage(host, body),
         Body::Apply(body) => apply::apply(host, request, body, report),
         Body::Start(body) => start::start(host, body, report),
-        // The answer has the state of the host, and `serve` restarts it.
+        // For a reboot, the answer has the state of the host, and `serve` restarts the host afterwards. Facts and support data are handled above.
         Body::Facts(_) | Body::Reboot(_) | Body::Support(_) => Ok(Outcome::Done),
         Body::Pull(body) => {
             drop(lock);

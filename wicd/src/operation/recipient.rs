@@ -53,7 +53,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
         return Err(Failure::new(Reason::NotThisMachine, message));
     }
     let Some(owner) = owner else { return Ok(()) };
-    // The configuration of another owner is never removed. A record without a cluster ID is from an older version, and
+    // A cleanup never removes the configuration of another owner. A record without a cluster ID is from an older version, and
     // names no other owner.
     let same_name = owner.cluster_id.is_empty() && owner.node_name == meant.node_name;
     let may_supersede = same_name || !matches!(request.body, Body::Cleanup(_));
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(verdict(&apply, "m", None).unwrap_err().reason, "InternalError");
     }
 
-    /// All verbs except `facts` are refused without any change, not even of the epoch.
+    /// Verbs that change a host are refused before any change, even of the epoch. Every operator may request facts.
     #[test]
     fn a_host_of_another_owner_does_not_change() {
         let test_host = TestHost::new();

@@ -55,7 +55,7 @@ pub(super) fn stage(host: &dyn Host, body: &Stage) -> Result<Outcome, Failure> {
     files::make_directory(host, path::BLOBS)?;
     free_blobs(host, &body.files)?;
     let result = take_missing(host, body, &archive);
-    // The archive is always removed: after a failure, the operator sends another one with the missing files.
+    // The archive is removed even if it was refused: the operator then sends another one with the missing files.
     let removed = files::remove(host, &archive);
     result?;
     removed?;

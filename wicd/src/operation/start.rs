@@ -83,7 +83,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     let spec = service_spec(&body.wicd_sha256);
     owned.services.insert(spec.name.clone());
     owned.save(host)?;
-    // wicd's service reads its command line, and checks which services to start, only at its start.
+    // wicd's service uses a new command line only after a restart, and would treat a stop of another service as a failure.
     if !body.restart.is_empty() || host.service(WICD_SERVICE)?.is_some_and(|s| s.command != spec.command) {
         stop(host, WICD_SERVICE, report)?;
     }

@@ -1,7 +1,7 @@
 //! `support`: collects data to find the cause of a fault of the host, in one archive. Changes nothing else on the host.
 //!
-//! The last entry, `index.json`, reports parts that failed. Known secrets are left out; the operator redacts the archive when it unpacks it. Logs
-//! of workloads are not sent.
+//! The last entry, `index.json`, lists the parts, and the reasons why parts are missing. Known secrets are left out; the operator redacts the archive
+//! when it unpacks it. Logs of workloads are not sent.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -355,7 +355,7 @@ fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archi
     }
 }
 
-/// End of a file, from the beginning of a line. `None` if there is no file.
+/// Last [`MAX_LOG_BYTES`] bytes of a file, without the rest of a line that began before. `None` if there is no file.
 fn tail(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     let Some(size) = files::size(host, path)? else { return Ok(None) };
     let (real, mut content) = (host.path(path)?, Vec::new());

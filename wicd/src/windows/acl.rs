@@ -166,8 +166,8 @@ unsafe fn entries(dacl: *const ACL) -> io::Result<Vec<Entry>> {
     (0..count.into())
         .map(|index| {
             let mut pointer = null_mut();
-            // SAFETY: the list is valid and has an entry of this index. All kinds of entries begin with header and rights, and in those
-            // three a SID follows.
+            // SAFETY: the list is valid and has an entry of this index. All kinds of entries begin with header and rights, and a SID follows
+            // in entries of the three kinds that are named here.
             unsafe {
                 check(GetAce(dacl, index, &raw mut pointer))?;
                 let entry = pointer.cast::<ACCESS_ALLOWED_ACE>();
@@ -231,7 +231,7 @@ fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> 
             |e: &HostError| matches!(e, HostError::System { source, .. } if source.kind() == io::ErrorKind::NotFound);
         match (!is_except).then(|| reset(&path)) {
             Some(Ok(true)) => try_reset_below(&path, except)?,
-            // A running service has removed the entry meanwhile.
+            // A missing entry is not an error: a running service has removed it meanwhile.
             Some(Err(e)) if !is_gone(&e) => return Err(e),
             _ => {}
         }

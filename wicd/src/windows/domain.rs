@@ -1,5 +1,5 @@
 //! Active Directory domain of the host, and usability of accounts of the domain on the host, through `netapi32.dll`. A host without that library, or
-//! without one of its functions, is in no domain.
+//! without one of its functions, is treated as a host without a domain.
 
 use std::io;
 use std::ptr::{null, null_mut};

@@ -69,8 +69,8 @@ impl Process {
         if self.wait(Duration::from_secs(10))? { Ok(()) } else { done }
     }
 
-    /// Ends the process and its descendants, which would keep ports and programs in use. Windows does not reuse their IDs
-    /// meanwhile.
+    /// Ends the process and its descendants except containers, because descendants would keep ports and programs in use. Windows does not reuse
+    /// their IDs meanwhile.
     pub(super) fn end_with_descendants(&self) -> io::Result<()> {
         // SAFETY: the handle is open.
         let id = unsafe { GetProcessId(self.0) };

@@ -88,7 +88,7 @@ pub(super) fn service_environment(service: &str) -> BTreeMap<String, String> {
     all_variables(service).into_iter().filter(|(name, _)| ours.contains(name)).collect()
 }
 
-/// Replaces the operator's variables of a service. Variables that the host's owner has set stay.
+/// Replaces the operator's variables of a service. Other variables, which the host's owner has set, stay.
 pub(super) fn set_service_environment(service: &str, variables: &BTreeMap<String, String>) -> io::Result<()> {
     let before = list(service, OUR_VARIABLES);
     let mut all = all_variables(service);

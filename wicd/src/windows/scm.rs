@@ -21,7 +21,7 @@ const STOP_LIMIT: Duration = Duration::from_mins(2);
 /// Maximum wait for the service manager to notice the end of a process, or to drop a deleted service.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(200);
-/// Maximum size of an answer to the queries for a service's configuration, as documented.
+/// Size of the buffer for a service's configuration, in bytes: the documented maximum of an answer.
 const QUERY_BYTES: usize = 8192;
 
 /// Handle of the service manager or of a service.
@@ -203,7 +203,7 @@ fn description(service: &Handle) -> io::Result<String> {
     unsafe { Ok(text((*buffer.as_ptr().cast::<win::SERVICE_DESCRIPTIONW>()).lpDescription)) }
 }
 
-/// Recovery settings as Windows stores them: delays of restarts in milliseconds (none if an action is no restart), reset period in seconds, and
+/// Recovery settings as Windows stores them: delays of restarts in milliseconds (none if an action is not a restart), reset period in seconds, and
 /// whether a stop with an error counts.
 fn recovery(service: &Handle) -> io::Result<(Vec<u32>, u32, bool)> {
     let actions = config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS)?;
@@ -343,7 +343,8 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
         })?;
         changed = true;
     }
-    // The variables are set before the rest, because a service without them would start without the cluster's proxy.
+    // The variables are set before the description and the recovery settings, because a service without them would start without the cluster's
+    // proxy.
     if super::registry::service_environment(&spec.name) != spec.environment {
         super::registry::set_service_environment(&spec.name, &spec.environment)?;
         changed = true;
@@ -381,7 +382,7 @@ fn existing(name: &str, access: u32) -> io::Result<Handle> {
     }
 }
 
-/// Stops one service, whose dependents are stopped already, and waits until its process has ended.
+/// Stops one service, whose dependents are stopped already, and waits until its process has ended, unless other services share the process.
 pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
     let access = win::SERVICE_STOP | win::SERVICE_QUERY_STATUS | win::SERVICE_QUERY_CONFIG;
     let Some(service) = open(name, access)? else {

@@ -83,7 +83,7 @@ fn service_main(_arguments: Vec<OsString>) {
             return service.set(ServiceState::Stopped, 0, CANNOT_BEGIN);
         }
     };
-    // The state is reported before the first pass, because an operation may wait for it while it holds the lock.
+    // The state is reported before the first pass, because an operation that holds the lock may wait for the state.
     service.set(ServiceState::Running, 0, 0);
     info!(version = env!("CARGO_PKG_VERSION"), "started");
     runtime.block_on(keep_host(stop));

@@ -12,12 +12,12 @@
 //! Each request is judged twice: on the cached objects and, before the verdict is written, on the Node that the API server returns (`Hosts` in
 //! the controller).
 //!
-//! A request claims to come from a host if its subject names a host of a pool, if its subject or requester is a wicd user (which only this
-//! operator issues), or if a host's kubelet user sends it to one of kubelet's signers. The operator approves or denies such requests. It ignores
-//! all others, including those that a host's kubelet user sends to other signers: network plug-ins obtain their certificates in that way and have
-//! their own approvers. It also leaves requests undecided that may be valid but cannot be judged: a request of a bootstrap user for a host that is
-//! not proven yet, and a serving certificate with an address that the Node reports and nothing proves. A denial is final, and a user or another
-//! approver may know more.
+//! A request claims to come from a host if its subject names a host of a pool, if its subject or requester is a wicd user (which only this operator
+//! issues), or if a host's kubelet user sends it to one of kubelet's signers. The operator approves or denies such requests. It ignores all others,
+//! including those that a host's kubelet user sends to other signers: network plug-ins obtain their certificates in that way and have their own
+//! approvers. It also leaves requests undecided that may be valid but cannot be judged: a request for a host that is not proven yet, if it is valid
+//! or a bootstrap user sends it, and a request for a serving certificate with an address that the Node reports and nothing proves. A denial is final,
+//! and a user or another approver may know more.
 //!
 //! When WMCO is uninstalled, its Nodes have no approver until a pool adopts them. Until then, such a Node renews its certificates with its own
 //! user: for its own name and, in a serving certificate, for addresses and names that only this Node reports. This gives the host nothing new.
@@ -48,9 +48,9 @@ pub use queue::{Outstanding, QueuePosition, is_finished, queue_position, verdict
 pub struct Claim {
     /// Name of the host's Node, in lower case.
     pub node_name: String,
-    /// Proven IP addresses. An approved serving certificate names only these.
+    /// Proven IP addresses or, with [`Self::renews`], IP addresses that only this Node reports. An approved serving certificate names only these.
     pub addresses: Vec<IpAddr>,
-    /// Proven DNS names.
+    /// Proven DNS names or, with [`Self::renews`], DNS names that only this Node reports.
     pub dns_names: Vec<String>,
     /// IP addresses that the Node reports and that are not proven. Another host may have them, too.
     pub reported_addresses: Vec<IpAddr>,
@@ -58,11 +58,11 @@ pub struct Claim {
     pub reported_names: Vec<String>,
     /// User of the legacy operator's daemon, as long as it may request certificates for the host.
     pub legacy_daemon: Option<String>,
-    /// True if the Node exists.
+    /// True if the host has a Node.
     pub joined: bool,
-    /// True if the host is proven over SSH. Until then, its valid requests wait, and its invalid ones are denied.
+    /// True if the host is proven over SSH. Until then, its valid requests wait unless [`Self::renews`] applies, and its invalid ones are denied.
     pub proven: bool,
-    /// True if the host is being removed and its pods are deleted, so that it needs no certificate.
+    /// True if the host is being removed and may be partly deconfigured, so that it needs no certificate.
     pub ended: bool,
     /// True if an operator created the Node and the host is not proven yet. The Node then renews its certificates with its own user, for its name
     /// and for `addresses` and `dns_names`, which only this Node reports.
@@ -74,9 +74,9 @@ pub struct Claim {
 /// Verdict on a certificate request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Request that concerns no host of a pool, or is already decided. The operator ignores it.
+    /// Request that the operator ignores: it concerns no host of a pool, is left to another approver, or is already decided.
     NotOurs,
-    /// Request that meets all rules.
+    /// Request that meets all rules, and waits for no older one.
     Approve(Kind),
     /// Request that claims to come from a host and breaks a rule.
     Deny {

@@ -16,8 +16,9 @@ use super::{
 
 /// Maximum certificate lifetime for the legacy operator's daemon. The daemon requests exactly this lifetime.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
-/// Group of all users of bootstrap tokens; token users are named after the token's id.
+/// Group of all users of bootstrap tokens.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
+/// Prefix of the user name of a bootstrap token, before the id of the token.
 const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 /// User with which a new OpenShift node bootstraps.
 const OPENSHIFT_BOOTSTRAPPER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
@@ -183,7 +184,7 @@ fn is_bootstrap_of_unproven(asked: Asked<'_>) -> bool {
     (has_token || asked.user() == OPENSHIFT_BOOTSTRAPPER) && claim.is_some_and(|claim| !claim.proven && !claim.joined)
 }
 
-/// Checks all rules, first those that do not depend on the host.
+/// Checks all rules, and returns the kind and the claim, or the first fault.
 fn check(asked: Asked<'_>) -> Result<(Kind, Claim), Fault> {
     let Asked { spec, request, claims, .. } = asked;
     if let Some(fault) = &request.fault {

@@ -21,7 +21,8 @@ use super::{Fault, quoted};
 /// Maximum size of `spec.request`, in bytes. A larger request is not parsed; real ones have well under 2 KiB.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// Maximum number of names in a request. A host has a few. Parsed names stay in memory, where a short name takes more space than in the request.
+/// Maximum number of names in the subject, and of subject alternative names. A host has a few. Parsed names stay in memory, where a short name takes
+/// more space than in the request.
 const MAX_NAMES: usize = 100;
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
@@ -48,7 +49,7 @@ pub struct Request {
     pub common_names: Vec<String>,
     /// Every organisation of the subject, in order.
     pub organisations: Vec<String>,
-    /// The subject alternative names; `None` without that extension.
+    /// The subject alternative names; `None` without that extension, or if there are too many.
     pub(super) alternative_names: Option<Vec<AlternativeName>>,
     /// True if the key usage extension requests more than digital signature and key encipherment.
     pub(super) excess_key_usage: bool,
@@ -256,7 +257,8 @@ impl AlternativeName {
     }
 }
 
-/// Decodes the first PEM block of type `CERTIFICATE REQUEST` in `pem`. Returns its content, and true if the text has nothing but this block.
+/// Decodes the first PEM block of type `CERTIFICATE REQUEST` in `pem`. Returns its content, and true if the text has nothing but this block and white
+/// space after it.
 ///
 /// Returns `None` if there is no such block, or its content cannot be decoded.
 fn decode_pem(pem: &[u8]) -> Option<(Vec<u8>, bool)> {

@@ -28,7 +28,7 @@ pub enum Answer {
         after: Option<Duration>,
         /// Obstacle, without the pod's name: "budget cart needs 3 healthy pods and has 3".
         blocker: String,
-        /// Origin of a refusal.
+        /// Origin of the refusal.
         by: Refusal,
     },
     /// Retries do not help: a user must act.
@@ -47,7 +47,7 @@ pub enum Answer {
 pub enum Refusal {
     /// A PodDisruptionBudget. `onTimeout: Force` may override only this refusal and [`Answer::NeedsUser`].
     Budget,
-    /// Temporary failure of the API server.
+    /// Temporary failure of the API server, or a conflict with another write.
     Server,
     /// Overload of the API server (priority and fairness), which wants fewer requests of any kind.
     Overload,
@@ -83,7 +83,7 @@ pub fn read(status: &Status) -> Answer {
                       change the selectors so that only one does"
                 .into(),
         },
-        // Any other conflict (the pod changed while the server worked) is over by the next attempt.
+        // Any other conflict, for example because the pod changed meanwhile, and a failure of the server may be over by the next attempt.
         409 | 500..=599 => retry(retry_after, message, Refusal::Server),
         _ => Answer::Error(message),
     }

@@ -1,4 +1,4 @@
-//! Decision which pods leave a node, and in which order. Pure.
+//! Decisions about the pods of a node: which pods leave, and in which order. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

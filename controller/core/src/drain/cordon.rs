@@ -1,17 +1,17 @@
 //! Ownership of a cordon.
 //!
-//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] records that this operator set it, and for which operation; one patch under
-//! `resourceVersion` writes both, so that neither exists without the other. A cordon without the annotation belongs to another client and is
-//! never lifted. One case cannot be detected: a user who cordons a node that is already cordoned changes nothing on it. [`KEEP_CORDONED`] is for
-//! that user.
+//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] records that the cordon is this operator's, and for which operation; this
+//! operator sets a new cordon and the annotation in one patch under `resourceVersion`. A cordon without the annotation belongs to another client and
+//! is not lifted, unless it is taken over from the legacy operator. One case cannot be detected: a user who cordons a node that is already cordoned
+//! changes nothing on it. [`KEEP_CORDONED`] is for that user.
 
 use api::names::key::{CORDONED_BY, KEEP_CORDONED, UPGRADING};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// Cordon of one operation on one Node. The caller stores it before it applies the first [`Cordon::take_patch`], so that its owner is known after
-/// a crash.
+/// Cordon of one operation on one Node. The caller stores this value before it applies the first [`Cordon::take_patch`], so that the owner of the
+/// cordon is known after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cordon {
     /// The operation that holds the cordon.
@@ -57,16 +57,16 @@ impl Cordon {
         }
     }
 
-    /// Returns the merge patch that transfers the legacy operator's cordon of a Node to this operation, which lifts it at its end; `None` without
-    /// such a cordon.
+    /// Returns the merge patch that transfers the legacy operator's cordon of a Node to this operation, so that the operation lifts the cordon at its
+    /// end; `None` without such a cordon.
     pub fn take_over_patch(&self, node: &Node) -> Option<Value> {
         is_of_the_legacy_operator(node).then(|| {
             json!({ "metadata": { "annotations": { CORDONED_BY: self.operation_id }, "labels": { UPGRADING: null } } })
         })
     }
 
-    /// Returns the merge patch that gives up this operation's cordon; `None` if another owner holds it. The Node stays cordoned if another client
-    /// had cordoned it before, or if [`KEEP_CORDONED`] is set.
+    /// Returns the merge patch that gives up this operation's cordon; `None` if this operation does not hold it. The Node stays cordoned if another
+    /// client had cordoned it before, or if [`KEEP_CORDONED`] is set.
     pub fn release_patch(&self, node: &Node) -> Option<Value> {
         if cordoned_by(node) != Some(&self.operation_id) {
             return None;
@@ -80,7 +80,8 @@ impl Cordon {
     }
 }
 
-/// Returns the id of the operation that has cordoned a Node.
+/// Returns the id in the annotation [`CORDONED_BY`] of a Node: the operation that has cordoned the Node, even if another client has lifted the cordon
+/// since.
 pub fn cordoned_by(node: &Node) -> Option<&str> {
     node.annotations().get(CORDONED_BY).map(String::as_str).filter(|id| !id.is_empty())
 }

@@ -21,7 +21,7 @@ pub struct PutBack {
     pub wait: Duration,
 }
 
-/// Returns the cause and the delay if a pod was created on a node after the cordon at `cordoned_at`.
+/// Returns the cause and the delay if a pod was created on a node more than [`SETTLES`] after the cordon at `cordoned_at`.
 pub fn put_back(pod: &Pod, cordoned_at: Timestamp, now: Timestamp) -> Option<PutBack> {
     let created = pod.creation_timestamp()?.0;
     let after = created.duration_since(cordoned_at);

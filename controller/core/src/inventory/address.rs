@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Returns the canonical form of an address: `::0:1` and `::1` become the same, and so do names that differ only in case.
+/// Returns the canonical form of an address: `::0:1` and `::1` become the same, and so do names that differ only in case or in a trailing dot.
 pub fn canonical(address: &str) -> String {
     address
         .parse::<IpAddr>()

@@ -19,7 +19,7 @@ pub fn concerned_pools(instance: &WindowsInstance, is_freed: bool, pools: &[Arc<
 }
 
 /// Reports whether a pool may refuse an entry because a host of another pool has its name or address. The status shows only the first refused
-/// entries; the others may be such.
+/// entries; the reasons of the others are unknown.
 fn may_await_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|status| {
         let shown = i32::try_from(status.refused.len()).unwrap_or(i32::MAX);

@@ -43,7 +43,8 @@ impl List {
         let is_unlisted = |n: &String| !self.hosts.contains_key(n) && !self.moves.contains_key(n);
         let says_so =
             |n: &String| seen.departures.as_ref().is_some_and(|d| d.vanishing.contains(n) || d.dismissed.contains(n));
-        // Some removals need confirmation at each reconcile; others are settled once the host is marked as leaving.
+        // The mark of a leaving host settles its removal. If an entry has no known name, or the entries are Machines, only a mark that a user has
+        // confirmed does.
         let asks_again = !nameless.is_empty() || seen.presence == Presence::Machines;
         let is_settled = |i: &WindowsInstance| i.spec.leaving.as_ref().is_some_and(|l| l.confirmed || !asks_again);
         let staying = mine.iter().filter(|i| !i.is_deleting());
@@ -85,7 +86,7 @@ impl List {
             Hold::Missing | Hold::Empty | Hold::TooMany | Hold::Machines => false,
         };
         let mut names: Vec<String> = names.into_iter().collect();
-        // The lists that are about to be read may name these hosts.
+        // No confirmation is needed yet: the lists that are about to be read may name these hosts.
         self.to_confirm = if hold == Hold::Pending { 0 } else { names.len() };
         let source = self.status.as_ref().map_or("the list", |s| s.source.as_str());
         let held = Held {

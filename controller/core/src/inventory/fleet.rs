@@ -77,8 +77,7 @@ impl Fleet {
         self.pools.get(pool).map_or(0, |of_pool| of_pool.disrupting)
     }
 
-    /// Returns the pools that have instances, for the limits that all pools share. `has_own_limit` returns whether a pool sets
-    /// `rollout.maxUnavailable`.
+    /// Returns the pools that have instances, for the limits that pools share. `has_own_limit` returns whether a pool sets `rollout.maxUnavailable`.
     pub fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
         let sharer = |pool: &String, of_pool: &OfPool| Sharer {
             disrupting: of_pool.disrupting,
@@ -119,7 +118,7 @@ pub fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
     status.current_version.as_ref()
 }
 
-/// Reports whether the open grant of an instance may disrupt its node.
+/// Reports whether the open grant of an instance may disrupt a working node. An update without a known disruption does not count.
 fn disrupts(instance: &WindowsInstance) -> bool {
     instance.open_grant().is_some_and(|g| match g.type_ {
         GrantType::Update => g.disruption > Some(Disruption::None),

@@ -24,7 +24,7 @@ pub struct Known {
     /// Pool of the host.
     pub pool: String,
     /// True if the host was last reached at another address or port than its entry names, so the entry may be wrong and does not block hosts of other
-    /// pools. Otherwise two hosts whose entries were swapped between two pools would block each other's correction.
+    /// pools. Without this exception, two hosts whose entries were swapped between two pools would block each other's correction.
     pub is_elsewhere: bool,
 }
 
@@ -137,8 +137,9 @@ pub enum OwnerState {
 }
 
 impl Resolved {
-    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them.
-    /// Updates the messages of such problems. `state` returns the state of a host in its pool.
+    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them. Updates
+    /// the messages of these entries, and of entries whose hosts belong to a pool that does not exist. `state` returns the state of a host in its
+    /// pool.
     pub fn pending_moves(&mut self, state: impl Fn(&str, &str) -> OwnerState) -> BTreeSet<String> {
         let mut going = BTreeSet::new();
         for problem in self.problems.iter_mut().filter(|p| self.taken_names.contains(&p.host)) {
@@ -173,7 +174,7 @@ pub fn resolve(
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
     let (mut origins, mut owners, mut taken_names) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     let mut entries: Vec<(&Entry, Option<Known>)> = entries.iter().map(|e| (e, known.named(&e.host.name))).collect();
-    // Hosts that have an instance come first, so that a new entry with the same address cannot displace them.
+    // Known hosts of this pool come first, so that a new entry with the same address cannot displace them.
     entries.sort_by_key(|(_, owner)| owner.as_ref().is_none_or(|k| k.pool != pool));
 
     let ssh = spec.ssh();

@@ -26,7 +26,7 @@ pub struct Changes {
     pub create: Vec<WindowsInstance>,
     /// Instances to change.
     pub update: Vec<Update>,
-    /// Names of hosts that are to leave.
+    /// Names of hosts that must leave.
     pub leave: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Update {
     pub changed: bool,
     /// Pool that the instance moves to.
     pub moved_to: Option<String>,
-    /// True if the host was marked as leaving, and now stays.
+    /// True if the host was marked as leaving, and its removal is revoked.
     pub returns: bool,
 }
 
@@ -211,9 +211,9 @@ fn new_instance(
 pub enum Write {
     /// New instance.
     Create(Box<WindowsInstance>),
-    /// Changed entry, or move to another pool.
+    /// Changed entry, origin, version, mark or owner of an instance, or move to another pool.
     Update(Update),
-    /// Grant that is given or revoked.
+    /// Grant that is given, changed or revoked.
     Grant {
         /// Name of the instance.
         name: String,
@@ -265,7 +265,7 @@ pub fn writes(
         match (leaving, granting) {
             (Some(leaving), _) => {
                 let revision = list.status.as_ref().and_then(|s| s.revision.clone());
-                // The confirmation is used up, so a concurrent write of the status must not prevent its mark.
+                // The confirmation is used up, so a concurrent write of the status must not prevent the mark of the host.
                 let mark = leaving
                     .confirmed
                     .then(|| json!({"metadata": {"uid": instance.uid()}, "spec": {"leaving": leaving}}));

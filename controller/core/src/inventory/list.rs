@@ -17,7 +17,7 @@ use super::{
     removals::Presence,
 };
 
-/// Maximum number of hosts of one list that are asked for their names at a time. Others wait until these are nodes.
+/// Maximum number of hosts of one list that are asked for their names at a time. Further hosts wait until some of these hosts have become nodes.
 pub const MAX_ASKED: usize = 1000;
 
 /// Observed state of a list.
@@ -112,8 +112,8 @@ pub fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &
 }
 
 impl List {
-    /// Returns the list while the source is unknown: everything stays unchanged. Leaving hosts of Machines stay, too, unless their removal is
-    /// granted: whether they still leave is known only once the Machines can be read.
+    /// Returns the list while the source is unknown: everything stays unchanged. Leaving hosts of Machines stay, too, unless their instances are
+    /// being deleted or their removal is granted: whether they still leave is known only once the Machines can be read.
     pub fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError) -> Self {
         let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
         let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
@@ -161,7 +161,7 @@ impl List {
         }
     }
 
-    /// Limits the number of hosts to ask to [`MAX_ASKED`], and reports it.
+    /// Limits the number of hosts to ask to [`MAX_ASKED`]. Reports a problem if further hosts must wait.
     pub fn limit_queries(&mut self) {
         let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
         let message = format!(

@@ -1,7 +1,7 @@
 //! Hosts of a pool, from the list of its source: names, conflicts, removals, and whether a newer list is used.
 //!
-//! Every source provides the same: a list of entries, each with its origin, and a list of problems, each of one entry. [`hosts`] treats all
-//! entries in the same way.
+//! Every source provides the same: a list of entries, with their origins unless the list is the pool's own, and a list of problems, each of one
+//! entry. [`hosts`] treats all entries in the same way.
 
 pub mod address;
 pub mod concerns;
@@ -28,7 +28,7 @@ use jiff::Timestamp;
 /// Entry of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Host of the entry. Its name is empty if the source has no names; then the host reports it.
+    /// Host of the entry. The name is empty if the source gives none; then [`naming`] looks for the name.
     pub host: Host,
     /// Origin of the entry in its source. `None` for the pool's own list.
     pub origin: Option<Origin>,
@@ -51,7 +51,7 @@ pub struct HostList {
     pub read_at: Option<Timestamp>,
     /// Time of the next read of the source. `None` if the source reports its changes.
     pub next: Option<Timestamp>,
-    /// Hosts that leave with their Machines. `None` for other sources, where a removed entry means that its host leaves.
+    /// Hosts that leave because of their Machines. `None` for other sources, where a removed entry means that its host leaves.
     pub departures: Option<Departures>,
 }
 
@@ -94,7 +94,8 @@ pub enum SourceOutcome {
 }
 
 impl SourceOutcome {
-    /// Returns the time of the last successful read. `None` if the last read failed, or if there is no source to read.
+    /// Returns the time of the last successful read. `None` if the last read failed, if the list was kept from an earlier read, or if there is no
+    /// source to read.
     pub fn success(&self) -> Option<Timestamp> {
         match self {
             Self::Listed(list) if list.trouble.is_none() => list.read_at,
@@ -112,10 +113,10 @@ impl SourceOutcome {
     }
 }
 
-/// Entry that is not used, with the reason.
+/// Entry with a fault, or fault of the source, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryError {
-    /// Name of the host.
+    /// Name of the host, or its address if the entry has no name; empty for a fault of the source.
     pub host: String,
     /// Reason for conditions and events.
     pub reason: Reason,

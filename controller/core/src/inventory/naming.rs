@@ -67,7 +67,7 @@ impl Identity {
 pub struct Names<'a> {
     /// Hosts of all pools that have an instance.
     pub existing: &'a [Existing],
-    /// Names of the Nodes at an address that this operator or the legacy one created.
+    /// Names of the Nodes at an address. Only Nodes that this operator or the legacy one created count.
     pub nodes_at: &'a dyn Fn(&str) -> Vec<String>,
     /// Addresses of a DNS name. `None` if they are not known yet.
     pub resolved: &'a dyn Fn(&str) -> Option<Vec<String>>,
@@ -210,7 +210,8 @@ impl<'a> Search<'a> {
         at.min_by_key(|e| e.is_foreign).map(|e| e.name.clone())
     }
 
-    /// Finds the host of this pool at the address of an entry, if there is only one: another port of the pool does not make it another host.
+    /// Finds the host of this pool at the address of an entry, if there is only one such host and only one such unnamed entry: a changed port does
+    /// not make it another host.
     fn by_address(&mut self, n: usize) -> Option<String> {
         let address = &self.places[n].0;
         let entries =
@@ -240,7 +241,7 @@ impl<'a> Search<'a> {
         only(same.into_iter()).or_else(|| only(foreign.into_iter().filter(is_same).map(|e| e.name.clone())))
     }
 
-    /// Finds the Node with the addresses of an entry. Kubelets report these addresses, so a Node names an entry only if it matches no other
+    /// Finds the Node with the addresses of an entry. Kubelets report these addresses, so a Node names an entry only if the Node matches no other
     /// unnamed entry.
     fn by_node(&mut self, n: usize) -> Option<String> {
         let name = self.node_of(n).filter(|name| !self.given.contains(name))?;
@@ -265,7 +266,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the Node name from the hostname that the host reports; `None` if the host was not asked yet.
+    /// Returns the name of a host that was asked: that of the Node at its address, that of the instance with its identity, or the hostname that it
+    /// reports. `None` if the host was not asked yet.
     fn reported(&self, n: usize) -> Result<Option<String>, Why> {
         let (entry, names) = (&self.entries[n], self.names);
         if let Some(why) = (names.forbidden)(entry) {

@@ -43,9 +43,9 @@ struct Claim {
     hosts: BTreeSet<String>,
     /// Addresses of entries without a known name.
     addresses: BTreeSet<String>,
-    /// Generation of the pool whose list was read.
+    /// Generation of the pool at the last attempt to read the list.
     generation: Option<i64>,
-    /// Logical time when the last attempt to read the list began.
+    /// Logical time when the last attempt to read the list began. An attempt with a pending DNS lookup does not count.
     tried: u64,
     /// Logical time when the last successful read of the list began.
     read: u64,
@@ -179,8 +179,8 @@ impl HostOwners {
         self.release(pool)
     }
 
-    /// Records the entries of a pool that are refused because other pools have the hosts, each with its owner. Returns the owners for which this
-    /// is new: they may now hand over a host that they are about to remove or keep, or no longer hand it over.
+    /// Records the entries of a pool that are refused because other pools have the hosts, each with its owner. Returns the owners whose hosts are
+    /// newly refused or no longer refused: they must decide again whether to hand over these hosts.
     pub fn refuse(&mut self, pool: &WindowsNodePool, entries: BTreeMap<String, String>) -> BTreeSet<String> {
         let now = Refused {
             generation: pool.metadata.generation,

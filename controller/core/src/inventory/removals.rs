@@ -1,7 +1,7 @@
-//! Decision whether hosts that are no longer listed may leave. Pure.
+//! Decisions about hosts that are no longer listed: whether they may leave. Pure.
 //!
-//! A host leaves only if this is intended. A list with one entry less shows the intent. A list that is missing, has become empty, or has an entry
-//! that may be any host does not: then all hosts stay until a user confirms exactly this removal.
+//! A host leaves only if this is intended. A list with one entry less shows the intent. A list that is missing, has become empty, lacks many hosts at
+//! once, or has an entry that may be any host does not: then all hosts stay until a user confirms exactly this removal.
 
 use api::{IntOrPercent, WindowsNodePool, names::key};
 

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 /// Change to the pool of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolChange {
-    /// No change: the pool is in its desired state, or a deletion in progress triggers another reconcile.
+    /// No change: none is needed or possible, or the deletion of the pool is in progress and triggers another reconcile.
     Nothing,
     /// The pool must be created.
     Make,

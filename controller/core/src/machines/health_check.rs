@@ -103,8 +103,8 @@ fn conditions(object: &DynamicObject, path: &str) -> Vec<Condition> {
     listed.filter_map(|condition| Condition::deserialize(condition).ok()).collect()
 }
 
-/// Reports whether a check replaces nothing because too many Machines are unhealthy. `remediationsAllowed` does not show this: it is also 0 while
-/// the check replaces the last Machine that it may.
+/// Reports whether a check replaces nothing, because its limit is 0, or because too many Machines are unhealthy. `remediationsAllowed` does not show
+/// this: it is also 0 while the check replaces the last Machine that it may.
 fn refrains(object: &DynamicObject) -> bool {
     let limits = ["/spec/maxUnhealthy", "/spec/remediation/triggerIf/unhealthyLessThanOrEqualTo"];
     let limit = limits.iter().find_map(|path| IntOrString::deserialize(object.data.pointer(path)?).ok());

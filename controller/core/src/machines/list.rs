@@ -27,8 +27,8 @@ pub struct ListInputs {
 
 /// Returns the hosts of a source.
 ///
-/// A Machine is a host as soon as it is provisioned, and until it is being deleted. Once there is an instance for it, it stays listed in any
-/// other phase: a user must check a failed Machine.
+/// A Machine is a host as soon as it is provisioned, and until it is being deleted. Once the Machine has an instance, it stays listed in every phase
+/// until it is being deleted: a user must check a failed Machine.
 pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostList {
     let mut listing = HostList {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
@@ -104,7 +104,7 @@ fn username(platform: Platform) -> &'static str {
     }
 }
 
-/// Returns the first internal IPv4 address, otherwise the first internal IPv6 address, otherwise an internal DNS name.
+/// Returns the first internal IPv4 address, otherwise the first internal IPv6 address, otherwise an internal DNS name, if there is one.
 fn address(machine: &Machine) -> Option<&str> {
     let of = |kind: &'static str| {
         machine.addresses.iter().filter(move |a| a.kind == kind && !a.address.is_empty()).map(|a| a.address.as_str())

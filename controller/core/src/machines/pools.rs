@@ -46,7 +46,8 @@ pub fn sources(sets: &[MachineSet], machines: &[Machine]) -> BTreeSet<Source> {
     all
 }
 
-/// Returns the actions after which each source has a pool, and no pool lacks its source. API groups that are not watched are ignored.
+/// Returns the actions that give each source a pool, and remove pools that are no longer needed. Pools for sources of API groups that are not watched
+/// stay.
 pub fn acts(
     sources: &BTreeSet<Source>,
     watched: &BTreeSet<MachineGroup>,

@@ -1,8 +1,8 @@
 //! Fields of Machines and MachineSets that the operator reads, the same for both APIs. Pure.
 //!
-//! OpenShift's Machine API marks Machines that run Windows with the label `machine.openshift.io/os-id=Windows`. Cluster API has no such label.
-//! There, this one counts as well (OpenShift keeps it when a MachineSet moves to Cluster API), and so does `node.cluster.x-k8s.io/os=windows`,
-//! whose domain Cluster API propagates to Nodes.
+//! OpenShift's Machine API marks Machines that run Windows with the label `machine.openshift.io/os-id=Windows`. Cluster API has no such label. For
+//! its Machines, the label of OpenShift counts as well (OpenShift keeps the label when a MachineSet moves to Cluster API), and so does
+//! `node.cluster.x-k8s.io/os=windows`: Cluster API propagates labels of this domain to Nodes.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -148,7 +148,7 @@ struct NodeRef {
 }
 
 impl Machine {
-    /// Reads a Machine. Malformed fields count as missing, because other controllers write them.
+    /// Reads a Machine. A malformed provider ID or status counts as missing, because other controllers write them.
     pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
         let status = object.data.get("status").and_then(|s| MachineStatus::deserialize(s).ok()).unwrap_or_default();
         let set = object.owner_references().iter().find(|o| o.kind == "MachineSet").map(|o| o.name.clone());

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::read::{Machine, MachineSet};
 use crate::{rollout::maintenance_window, status::shown};
 
-/// Machine of a MachineSet, with its state.
+/// Machine of a source, with its state.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
     /// The Machine.
@@ -35,8 +35,8 @@ pub enum ReplaceDecision {
     Restricted(String),
 }
 
-/// Decides about each Machine of one MachineSet whose host refuses every key. Machines are replaced one at a time, and only while all others
-/// work: otherwise the key itself may be wrong. `set` is that MachineSet, if it exists.
+/// Decides about each Machine of one source whose host refuses every key, except Machines that are being deleted or ignored. Machines are replaced
+/// one at a time, and only while all others work: otherwise the key itself may be wrong. `set` is the MachineSet of the source, if it exists.
 pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, ReplaceDecision)> {
     let refusing = members.iter().filter(|m| !m.machine.deleting && !m.machine.ignored);
     let mut refusing: Vec<(&Member<'a>, &Refuses)> =

@@ -1,4 +1,4 @@
-//! Record of the metadata that a pool's template and a host's entry put on a Node: only this may be removed from it. Pure.
+//! Record of the metadata that the operator puts on a Node for a pool and a host, and may later remove again. Pure.
 //!
 //! The record is in the instance's status, which only the operator writes. On the Node, kubelet could change it, and thereby make the
 //! operator remove what kubelet itself must not remove.
@@ -11,7 +11,7 @@ use kube::ResourceExt;
 
 use super::desired_metadata::DesiredNodeMetadata;
 
-/// Keys of the metadata that the operator put on a Node.
+/// Keys of the metadata that the operator has put on a Node, or is about to put on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Keys of labels.
@@ -28,11 +28,11 @@ pub(crate) fn taint_id(key: &str, effect: &str) -> String {
 }
 
 impl Applied {
-    /// Returns the metadata that the operator put on `node`, by the status of its instance.
+    /// Returns the metadata that the operator may remove from `node`. `recorded` is the record in the status of the instance.
     ///
-    /// Without a record, only the default taint counts, and only on a node of the legacy operator, whose kubelet has registered with
-    /// it. A Node with a pool's label was already managed by this operator, and its record is lost, for example after a restore
-    /// without status: nothing is removed from it.
+    /// Without a record, only the default taint counts, and only on a Node without a pool's label: the kubelet of the legacy operator registers with
+    /// this taint. A Node with a pool's label was already managed by this operator, and its record is lost, for example after a restore without
+    /// status: nothing is removed from it.
     pub fn on(node: &Node, recorded: Option<&TemplateApplied>) -> Self {
         let Some(recorded) = recorded else {
             if node.labels().contains_key(key::POOL) {
@@ -43,7 +43,7 @@ impl Applied {
         };
         let all = Self::from(recorded);
         if recorded.node_uid.is_some() && recorded.node_uid != node.metadata.uid {
-            // A recreated Node has only labels of others, but kubelet registers with the taints of its configuration.
+            // The operator has not labelled or annotated a recreated Node yet, but kubelet registers with the taints of its configuration.
             return Self { taints: all.taints, ..Self::default() };
         }
         all
@@ -77,7 +77,7 @@ impl Applied {
         }
     }
 
-    /// Reports whether the record of `node` contains all of these keys.
+    /// Reports whether a record exists and contains all of these keys for `node`.
     pub fn is_recorded(&self, node: &Node, recorded: Option<&TemplateApplied>) -> bool {
         recorded.is_some() && Self::on(node, recorded).and(self) == Self::on(node, recorded)
     }

@@ -13,7 +13,8 @@ use kube::Resource as _;
 /// Annotation with the time for which kubelet may cache Secrets and ConfigMaps, which depends on the number of Nodes.
 const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// Removes the parts of a Node that no decision reads: managed fields, images, volumes, resources, features, the times of heartbeats, and [`TTL`].
+/// Removes parts of a Node that no decision reads: managed fields, [`TTL`], resources, features, images, runtime handlers, volumes, the reported
+/// configuration, and the times of heartbeats.
 pub fn keep_essentials(node: &mut Node) {
     node.metadata.managed_fields = None;
     if let Some(annotations) = &mut node.metadata.annotations {

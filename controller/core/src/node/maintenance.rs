@@ -40,7 +40,7 @@ impl Request {
 pub struct Requests {
     /// Request in effect, if there is one.
     pub request: Option<Request>,
-    /// True if the host requests a maintenance that a user refuses.
+    /// True if the host requests a maintenance, and an annotation of the instance or the Node refuses it.
     pub refused: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Desired metadata of a Node, and the smallest patch that applies it. Pure.
 //!
-//! Only metadata that the operator put on the Node is ever removed; the instance's status records it, see [`super::applied`]. Labels,
-//! annotations and taints of others stay.
+//! Only metadata of this or the legacy operator is removed; for the metadata of this operator, the instance's status has a record, see
+//! [`super::applied`]. Labels, annotations and taints of others stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use super::{
     desired_metadata::DesiredNodeMetadata,
 };
 
-/// Returns the merge patch that applies the desired metadata, or `None` if nothing changes. `before` is the metadata that may be
-/// removed. The patch has a resource version only with the list of taints, which is replaced as a whole, or the provider ID, which is
-/// set once. Without it, the patch does not conflict with other writers of a new Node.
+/// Returns the merge patch that applies the desired metadata, or `None` if nothing changes. `before` is the recorded metadata that may be removed.
+/// The patch has a resource version only with the list of taints, which is replaced as a whole, or the provider ID, which is set once. Without a
+/// resource version, the patch does not conflict with other writers of the Node.
 pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
     let mut annotations = wanted.annotations.clone();
     for (k, v) in &wanted.annotations_if_missing {

@@ -29,7 +29,7 @@ pub fn reference(node: &Node) -> NodeRef {
     NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() }
 }
 
-/// Returns the boot ID of the host, as kubelet reported it at its start.
+/// Returns the boot ID of the host, as kubelet reported it at its start; empty if kubelet has not reported one.
 pub fn boot_id(node: &Node) -> String {
     node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
 }
@@ -49,7 +49,8 @@ pub fn is_ready_unknown(node: &Node) -> bool {
     conditions(node).iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
-/// Returns true if the Node is Ready, the time of the last transition, and kubelet's message.
+/// Returns true if the Node is Ready, the time of the last transition, and the message of the condition Ready, or a text in place of a missing
+/// message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     match conditions(node).iter().find(|c| c.type_ == "Ready") {
         Some(c) => {

@@ -4,13 +4,13 @@
 //! Node belongs to a host if
 //!
 //! - it has the UID that is recorded for the host ([`By::Uid`]);
-//! - or the host has reserved the name, because no Node had it when the host got its identity, and the Node that appeared then runs
-//!   Windows and has an address of the host ([`By::Name`]);
-//! - or it runs Windows, this operator or the legacy one has marked it, and it has an address at which the host was reached
-//!   ([`By::Mark`]).
+//! - or the host has reserved the name, because no Node or only a proven Node of the host had it before, and the Node runs Windows and has an address
+//!   of the host, or no address yet ([`By::Name`]);
+//! - or it runs Windows, this operator or the legacy one has marked it, and it has a proven address of the host: the one at which the host was last
+//!   reached, or one of its Machine ([`By::Mark`]).
 //!
-//! Every other Node has another owner. Before anything is issued, moved away or deleted, the Node must be read from the API server: the
-//! operator's cache has only Windows Nodes.
+//! Every other Node counts as the Node of another owner. Before anything is issued, moved away or deleted, the Node must be read from the API server:
+//! the operator's cache has only Windows Nodes.
 
 use std::{fmt, net::IpAddr};
 
@@ -27,7 +27,7 @@ pub struct Evidence {
     pub uid: Option<String>,
     /// True if the host has reserved the name: no Node had it when the host got its identity, or a proven Node had it.
     pub holds_name: bool,
-    /// Addresses at which the host was reached with its pinned host key, or that its Machine has.
+    /// Address at which the host was last reached with its pinned host key, and the addresses of its Machine. Empty if the host was never reached.
     pub proven: Vec<IpAddr>,
     /// Addresses that the host reports. They count only for a Node that appears under a name that the host has reserved.
     pub reported: Vec<IpAddr>,
@@ -51,19 +51,19 @@ pub enum By {
     Uid,
     /// Name that the host has reserved, and an address of the host, if the Node has addresses.
     Name,
-    /// Mark of an operator, and an address at which the host was reached.
+    /// Mark of an operator, and a proven address of the host.
     Mark,
 }
 
-/// Reason why a Node does not belong to a host. The text names the remedy.
+/// Reason why a Node does not count as the Node of a host. The text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The Node does not run Windows.
+    /// The Node does not have the label `kubernetes.io/os=windows`.
     NotWindows {
-        /// Operating system of the Node.
+        /// Value of the label `kubernetes.io/os`; empty if the Node does not have this label.
         os: String,
     },
-    /// The Node has none of the host's addresses.
+    /// The Node has none of the host's proven addresses.
     OtherAddresses {
         /// Addresses of the Node.
         has: Vec<String>,

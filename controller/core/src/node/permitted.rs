@@ -1,4 +1,4 @@
-//! Labels, annotations and taints that users may set on a Node, from any source. Pure.
+//! Labels, annotations and taints that users may set on Nodes in the template of a pool, or in a list of hosts from any source. Pure.
 //!
 //! The CRD has the same rules, but lists from other sources bypass it, and so does a pool that an older CRD admitted.
 
@@ -8,9 +8,9 @@ use api::{Host, Taint, WindowsNodePoolSpec};
 
 use crate::render::RenderError;
 
-/// Groups whose labels are reserved, including all groups below them.
+/// Groups whose labels and annotations are reserved, including all groups below them.
 const RESERVED: [&str; 3] = ["kubernetes.io", "k8s.io", api::names::GROUP];
-/// Groups of Kubernetes that users may use on a Node.
+/// Reserved groups whose labels users may set on a Node nevertheless.
 const FREE: [&str; 3] = ["node-role.kubernetes.io", "node.kubernetes.io", "topology.kubernetes.io"];
 /// Roles by which pods and controllers recognise a control plane node.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
@@ -64,7 +64,7 @@ pub fn value_problem(value: &str) -> Option<&'static str> {
         .then_some("it must be at most 63 letters, digits, `-`, `_` and `.`, and begin and end with a letter or digit")
 }
 
-/// Returns the first invalid field of a host's entry, with the fault.
+/// Returns the field of a host's entry with the first invalid label or taint, and the fault.
 pub fn host_problem(host: &Host) -> Option<(&'static str, String)> {
     of(host.labels.as_ref(), None, host.taints.as_deref())
 }

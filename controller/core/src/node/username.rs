@@ -34,7 +34,7 @@ pub enum UsernameError {
         api::names::key::USERNAME
     )]
     Encrypt,
-    /// The annotation has a form that no release writes.
+    /// The annotation has a form that no release writes, or the user name in it is too long or not UTF-8.
     #[error(
         "the annotation {} of the Node is damaged: remove it, and the operator writes it again",
         api::names::key::USERNAME

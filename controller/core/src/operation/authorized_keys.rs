@@ -57,7 +57,7 @@ pub fn edit(file: &str, new: &PublicKey, old: &PublicKey, what: Old) -> Option<S
     let goes = |line: &str| what == Old::Goes && options_of(line, old).is_some();
     edited.extend(lines.iter().filter(|line| !goes(line)).copied());
     if !is_there {
-        // Appended, so that no byte before it moves.
+        // The new line is the last one, so that the remaining lines stay unchanged.
         if !edited.is_empty() && !edited.ends_with('\n') {
             edited.push_str(ending);
         }
@@ -87,7 +87,7 @@ fn options_of<'a>(line: &'a str, key: &PublicKey) -> Option<&'a str> {
     (!signs && PublicKey::parse(rest).is_some_and(|k| k == *key)).then_some(options)
 }
 
-/// Returns the index at which the options of a line end: the first space or tab that is not between quotes.
+/// Returns the index at which the options of a line end: the first space or tab that is not between quotes, or the end of the line.
 fn end_of_options(line: &str) -> usize {
     let (mut quoted, mut escaped) = (false, false);
     let ends = |c: char| {

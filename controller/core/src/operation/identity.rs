@@ -1,7 +1,7 @@
 //! Proof that the host that answers is the expected one. Pure.
 //!
-//! The address was reached and the host key was verified before. The decision uses values that no other host can report: the machine id that was
-//! recorded when the host joined, the owner record on the host, and this cluster's own objects.
+//! The host key was verified before, at the login. The decision compares what the host reports, its machine id and its owner record, with the machine
+//! id that is recorded in this cluster and with this cluster's own objects.
 
 use api::{
     Reason,
@@ -13,11 +13,11 @@ use api::{
 /// Purpose for which a host is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The host is to become a node.
+    /// The host must become a node.
     Join,
-    /// The host is a node, and is to be changed, restarted or queried.
+    /// The host is a node, and is identified for work that keeps it a node, for example a change or a query.
     Keep,
-    /// The host is to leave, and everything that the operator put on it is to be removed.
+    /// The host leaves. The operator removes everything that it put on the host, or first recovers the lost status of the host.
     Remove,
 }
 
@@ -26,7 +26,7 @@ pub enum Purpose {
 pub enum NodeProof {
     /// No Node has the host's name.
     Missing,
-    /// The Node is proven to be this host's: by its UID, or by the address that was reached.
+    /// The Node is proven to be this host's, see [`NodeOwner::Hosts`](crate::node::owner::NodeOwner::Hosts).
     Proven,
     /// The Node exists, and may be another host's.
     Unproven,
@@ -58,7 +58,7 @@ pub struct Found {
     pub machine_id: String,
     /// Owner in the host's own record.
     pub owner: Option<Owner>,
-    /// True if the host has a kubelet service, of this operator or of the legacy one.
+    /// True if the host has a service with the name kubelet, whoever has installed the service.
     pub has_kubelet: bool,
 }
 
@@ -89,7 +89,7 @@ pub enum Identity {
     ExpectedHost,
     /// The expected host. The expected owner replaces the one in the host's record.
     Supersedes(Owner),
-    /// A host that now belongs to another owner, so that nothing is removed from it. Returned only for removals.
+    /// A host that now belongs to another or an unknown owner, so that nothing is removed from it. Returned only for removals.
     OtherOwner(Owner),
 }
 
@@ -111,7 +111,8 @@ pub enum Refusal {
         /// Machine id of the expected host.
         known: String,
     },
-    /// The machine is the host of another Node.
+    /// The record on the machine names another Node of this cluster, although the expected host is a node or leaves. A leaving host without a Node is
+    /// not refused.
     #[error(
         "the record on the machine at {address} names the Node {other}, not {name}; the operator did not change it. Correct the address and the host key of \
          {name} in its list"
@@ -124,7 +125,7 @@ pub enum Refusal {
         /// Node whose host the machine is.
         other: String,
     },
-    /// The machine is the host of another Node of this cluster, and would get a second name.
+    /// The record on the machine names another host or Node of this cluster, so that the machine would get a second name.
     #[error(
         "the record on the machine at {address} names {other}, which is another host or Node of this cluster; the operator did not change it. To rename the host to {name}, remove {other} from its list, or delete the Node {other} if it is a leftover; otherwise correct the address of {name} in its list"
     )]
@@ -136,7 +137,7 @@ pub enum Refusal {
         /// Node whose host the machine is.
         other: String,
     },
-    /// Two entries lead to one machine.
+    /// Another instance has the same machine id.
     #[error(
         "the machine at {address} has the same machine id ({machine_id}) as the host {other}; the operator did not change it. If {name} and {other} are one machine, remove one of them from the inventory. If one was cloned from the other, run sysprep /generalize on the clone, so that it gets a machine id of its own"
     )]
@@ -145,12 +146,12 @@ pub enum Refusal {
         address: String,
         /// Name of the expected host.
         name: String,
-        /// Instance that has the machine.
+        /// Name of the instance with the same machine id.
         other: String,
         /// Id of the machine.
         machine_id: String,
     },
-    /// The host is a node of another cluster.
+    /// The record on a new host names another cluster, from which hosts may not be taken over.
     #[error(
         "the record on the host at {address} names the Node {node} of the cluster {cluster}; the operator did not change the host. Remove the host from the pool in that cluster first. If that cluster no longer exists, add \"{cluster}\" to spec.takeOverFrom of this pool, and set hostKey in the entry of {name}"
     )]
@@ -164,7 +165,7 @@ pub enum Refusal {
         /// Node of the host in the other cluster.
         node: String,
     },
-    /// The host of a Node of this cluster has the record of another cluster.
+    /// The record on the host names another cluster, and the host is not new to this cluster.
     #[error(
         "the record on the host at {address} names the Node {node} of the cluster {cluster}, but this cluster lists it as the host {name}; the operator did not change it. If the host belongs to this cluster, remove it from the pool in {cluster}; otherwise, correct the entry of {name} or remove it from its list"
     )]
@@ -178,7 +179,7 @@ pub enum Refusal {
         /// Node of the host in the other cluster.
         node: String,
     },
-    /// The host has a kubelet or a record of an unknown cluster.
+    /// A new host has a kubelet without a record, or a record without a cluster.
     #[error(
         "the host at {address} has a kubelet service or a record of an operator, and nothing on it shows which cluster it belongs to; the operator did not change it. If that cluster still exists, remove the host from it. Otherwise, add \"{UNKNOWN_CLUSTER}\" to spec.takeOverFrom of this pool and set hostKey in the entry of {name}"
     )]
@@ -198,7 +199,7 @@ pub enum Refusal {
         /// Name of the expected host.
         name: String,
     },
-    /// The host is a node of another cluster and may be taken over, but its key is not declared.
+    /// A new host appears to belong to another or an unknown cluster, from which hosts may be taken over, but its key is not declared.
     #[error(
         "the host at {address} appears to belong to the cluster \"{cluster}\", which spec.takeOverFrom of this pool names, but only hosts with a declared host key are taken over; the operator did not change it. Set hostKey in the entry of {name}"
     )]
@@ -230,14 +231,14 @@ pub enum Refusal {
     KeyUnproven {
         /// Name of the expected host.
         name: String,
-        /// Address at which the host is to be.
+        /// Address at which the host is expected.
         address: String,
         /// Fingerprint of the key that the host shows, if it answered.
         shown: Option<String>,
         /// True if the host has a WindowsInstance, so that a command can trust the key.
         has_instance: bool,
     },
-    /// Both the address and the host key of a node are new.
+    /// Neither the address nor the host key of a machine is the recorded one.
     #[error(
         "the machine at {address} claims to be {name}, but neither its address nor its host key is the recorded one, so this is not proven; the operator did not change it. Correct the address and the host key of {name} in its list, one after the other; or compare the key with the one on the console of the host, and {}",
         Act::TrustHostKey(name, FINGERPRINT)
@@ -250,7 +251,7 @@ pub enum Refusal {
     },
 }
 
-/// Returns the remedy that needs a WindowsInstance, if the host has one.
+/// Returns the remedy that needs a WindowsInstance; empty if the host has none.
 fn trust(has_instance: bool, name: &str, shown: Option<&str>) -> String {
     if has_instance { format!(", or {}", Act::TrustHostKey(name, shown.unwrap_or(FINGERPRINT))) } else { String::new() }
 }
@@ -285,8 +286,8 @@ pub fn identify(
 ) -> Result<Identity, Refusal> {
     let known = meant.machine_id.filter(|id| !id.is_empty());
     let same_machine = known.is_some_and(|id| id == found.machine_id);
-    // A host that is no node yet may be another machine than before, because its entry was corrected. So may a host whose Node a user has
-    // deleted, if that machine has no owner.
+    // A host without a Node may be another machine than before: at a join, because its entry was corrected; later, because a user has deleted the
+    // Node, if the machine has neither an owner nor a kubelet.
     let clean = found.owner.is_none() && !found.has_kubelet;
     let may_be_new =
         meant.node == NodeProof::Missing && (purpose == Purpose::Join || purpose == Purpose::Keep && clean);
@@ -356,7 +357,7 @@ fn another_node(
     }
 }
 
-/// Identifies a host whose record names another cluster, or no cluster.
+/// Identifies a host whose record names another cluster or no cluster, or that has a kubelet without a record.
 fn another_cluster(purpose: Purpose, meant: ExpectedHost<'_>, owner: &Owner) -> Result<Identity, Refusal> {
     let known = |text: &str| if text.is_empty() { UNKNOWN_CLUSTER.into() } else { text.to_owned() };
     let (cluster, node) = (known(&owner.cluster_id), known(&owner.node_name));

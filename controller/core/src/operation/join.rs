@@ -37,7 +37,7 @@ pub struct NodeSeen {
     pub version: Option<String>,
     /// Boot id of the host, as kubelet last reported it.
     pub boot_id: String,
-    /// True if the Node requests a restart of the host. wicd reports no version until that has happened.
+    /// True if the Node requests a restart of the host.
     pub asks_restart: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct NodeSeen {
 pub struct HostSeen {
     /// Last answer of wicd.
     pub state: HostState,
-    /// Certificate requests that are not issued yet.
+    /// Certificate requests of the host.
     pub requests: BTreeMap<CertificateKind, String>,
     /// Certificates that were issued for the requests.
     pub issued: BTreeMap<CertificateKind, String>,
@@ -61,7 +61,7 @@ pub enum WithoutConnection {
     Connect,
     /// Restart of the host, which its Node requests.
     Reboot,
-    /// Wait until the Node is there, Ready, and follows its version.
+    /// Wait until the Node exists, is Ready and follows the desired version, and the host has restarted if it must.
     Register,
     /// End: the host is a node.
     Joined,

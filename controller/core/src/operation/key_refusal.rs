@@ -1,11 +1,11 @@
-//! Refusals of every listed key by a host: their duration, and whether the cause is that the host never got any of these keys.
+//! Refusals of every listed key by a host: their duration, and whether they mean that the operator is locked out.
 
 use std::time::Duration;
 
 use api::KeyRefusal;
 use jiff::Timestamp;
 
-/// Returns the record of a refusal that follows an earlier one. A refusal of other keys starts a new record.
+/// Returns the record of a refusal. Continues the record `before` of an earlier refusal of the same keys, and otherwise starts a new record.
 pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp) -> KeyRefusal {
     let now = now.into();
     let first_time = before.filter(|b| b.key_hashes == key_hashes).map_or(now, |b| b.first_time);
@@ -30,13 +30,13 @@ pub struct RefusalFacts<'a> {
 pub enum Meaning {
     /// No meaning yet: the host has not refused for long enough, or the keys have changed.
     Nothing,
-    /// The host rejects every listed key, and never got any of them.
+    /// The host rejects every listed key, and it is not a node yet, or the key that it last accepted is not listed.
     LockedOut,
     /// Reason why the key may not be the cause.
     Unclear(&'static str),
 }
 
-/// Returns the meaning of a refusal. It counts once the host has refused the same keys for `at_least`, from the first time to the last.
+/// Returns the meaning of a refusal. The refusal counts once the host has refused the same keys for `at_least`, from the first time to the last.
 pub fn meaning(seen: RefusalFacts<'_>, at_least: Duration) -> Meaning {
     let (Some(refusal), Some(listed)) = (seen.refusal, seen.listed) else { return Meaning::Nothing };
     let lasted = refusal.first_time.known().zip(refusal.last_time.known()).and_then(|(first, last)| {

@@ -4,10 +4,11 @@ use std::{fmt, net::IpAddr};
 
 use api::WindowsInstanceStatus;
 
-/// Chooses the address of a Node: the one that a user named, if the host has it; otherwise the one that the SSH connection reached; otherwise the
-/// one of the default route; otherwise the first that others can reach. `None` if the host reported no usable address.
+/// Chooses the address of a Node: the one that a user named, if the host has it; otherwise the one that the SSH connection reached; otherwise the one
+/// of the default route, if others can reach it; otherwise the first that others can reach. `None` if the host reported no usable address.
 ///
-/// The last two are claims of the host. Its Node gets such an address, but a certificate with it needs the approval of a user.
+/// An address of the last two kinds is a claim of the host. Its Node gets such an address, but a certificate with this address needs the approval of
+/// a user.
 pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_route: Option<IpAddr>) -> Option<IpAddr> {
     let proven = [named.parse().ok(), reached].into_iter().flatten().find(|a| has.contains(a));
     let reported =

@@ -1,5 +1,5 @@
-//! Check whether a host can become a node, before anything on it is changed. All faults are reported at once, so that a user can correct them
-//! together. The host's reports count only against it: a false report can prevent only its own join.
+//! Check whether a host can become a node, or a node can be changed, before anything on the host is changed. All faults are reported at once, so that
+//! a user can correct them together. The host's reports count only against it: a false report can prevent only its own join.
 
 use std::{fmt, time::Duration};
 
@@ -12,15 +12,15 @@ use jiff::Timestamp;
 
 use super::windows_versions;
 
-/// Maximum clock difference of a host. The cluster issues certificates that are valid from five minutes before; with a larger difference, they
-/// would not be valid yet on the host.
+/// Maximum clock difference of a host. The cluster issues certificates that are valid from five minutes before the time of issue: on a host whose
+/// clock is further behind, they would not be valid yet.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// Port at which the API server reaches kubelet.
 pub const KUBELET_PORT: u16 = 10250;
 /// Maximum length of a host's text in a message, in characters.
 const WORDS: usize = 200;
 
-/// Reason why a host cannot become a node.
+/// Reason why a host cannot become a node, or a node cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The SSH user has too few rights.
@@ -141,7 +141,7 @@ impl Fault {
     }
 }
 
-/// Reasons why a host cannot become a node: at least one.
+/// Reasons why a host cannot become a node, or a node cannot be changed: at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
@@ -170,7 +170,7 @@ impl From<Fault> for Faults {
 /// Requirements that a host is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
-    /// Id of the cluster that the host is to join.
+    /// Id of the cluster that the host must join.
     pub cluster_id: &'a str,
     /// User that the operator logs in as.
     pub user: &'a str,
@@ -292,7 +292,7 @@ mod tests {
         HostState { machine, ..HostState::default() }
     }
 
-    /// Returns the marker of a node of this cluster.
+    /// Returns the marker of a node of a cluster.
     fn node_of(cluster_id: &str) -> Marker {
         Marker { version: "1".into(), cluster_id: cluster_id.into(), ..Marker::default() }
     }

@@ -28,7 +28,7 @@ pub enum Warning {
         /// Causes of the restart, as text.
         causes: String,
     },
-    /// An antivirus product checks files.
+    /// The host has filters of an antivirus product other than Windows Defender.
     #[error("the host has antivirus filters: {filters}; make sure that their product excludes {}. This warning stays, because the operator cannot see the exclusions of other products", PATHS_TO_EXCLUDE.join(", "))]
     AntivirusFilter {
         /// Names of the antivirus filters.
@@ -57,7 +57,7 @@ pub enum Warning {
         /// Oldest update with the changes that nodes need.
         update: &'static str,
     },
-    /// Microsoft's support of the host's Windows ends.
+    /// Microsoft's support of the host's Windows ends this year, or has ended.
     #[error(
         "the last year of Microsoft's extended support of {name} is {year}; replace the host with one that runs a newer version of Windows Server"
     )]
@@ -67,7 +67,7 @@ pub enum Warning {
         /// Year in which the support ends.
         year: u16,
     },
-    /// The cloud controller manager of AWS finds no instance by the name of the Node.
+    /// The name of the Node does not have the form by which the cloud controller manager of AWS finds instances.
     #[error(
         "on AWS, a Node must have the private DNS name of its instance, such as ip-10-0-0-1.eu-west-1.compute.internal, and {name:?} is not such a name, so the cloud controller manager deletes the Node when it is not \
          Ready; list the host under its private DNS name, or in a pool with template.spec.kubelet.cloudProvider: None"
@@ -128,8 +128,8 @@ fn restart(state: &HostState, restarts: bool) -> Option<Warning> {
     restart_causes(state).filter(|_| !is_restarted).map(|causes| Warning::WindowsRestartPending { causes })
 }
 
-/// Warns of an antivirus that checks files. The operator excludes containerd from Defender when it configures the host, so Defender is not
-/// reported before.
+/// Warns of an antivirus that checks files. The operator excludes containerd from Defender when it configures the host, so Defender is reported only
+/// on a configured host.
 fn antivirus(state: &HostState) -> Option<Warning> {
     let is_configured = state.marker.as_ref().is_some_and(|m| !m.version.is_empty());
     let filters = &state.antivirus.filters;

@@ -1,7 +1,7 @@
 //! Next step of a removal.
 //!
-//! A removal can be revoked until the host is being deconfigured: before, the host is only marked as leaving, and at most cordoned and drained.
-//! The deletion of the instance makes the removal final.
+//! Until the host is being deconfigured, it is only marked as leaving, and at most cordoned and drained. The mark can be revoked as long as the
+//! instance is not being deleted.
 
 use api::{GrantType, Operation, Step, WindowsInstance};
 use k8s_openapi::api::core::v1::Node;
@@ -72,7 +72,7 @@ pub fn is_deconfiguring(operation: &Operation) -> bool {
     operation.type_ == GrantType::Remove && (operation.deconfiguring || is_past_drain)
 }
 
-/// Reports whether the removal of a host can no longer be revoked.
+/// Reports whether the removal operation of a host can no longer be aborted: the instance is being deleted, and the host may be partly deconfigured.
 pub fn is_irrevocable(instance: &WindowsInstance) -> bool {
     let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
     instance.is_deleting() && operation.is_some_and(is_deconfiguring)

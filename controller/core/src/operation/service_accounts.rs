@@ -15,7 +15,7 @@ const DOMAIN: usize = 63;
 /// Reason why a host cannot use the accounts of its pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountFault {
-    /// The host is a member of no domain.
+    /// The host reports no domain with a usable name, and the pool has no plugin.
     #[error(
         "the host reports no Active Directory domain with a DNS name of at most {DOMAIN} characters, so the operator does not expect it to retrieve the passwords of {accounts}; join the host to the domain of the accounts, remove the accounts from template.spec.gmsa, or name a plugin there that retrieves passwords without a domain"
     )]
@@ -29,7 +29,7 @@ pub enum AccountFault {
         /// Accounts that cannot be used, each with the cause and the remedy.
         accounts: String,
     },
-    /// Windows did not report on an account.
+    /// It is unknown whether the host can use at least one account, and no account is known to be unusable.
     #[error(
         "Windows could not tell whether the host can use the group Managed Service Accounts {accounts}; check that the host reaches a domain controller. If it does, restart the host. If it is already a node, request its maintenance first, so that it is drained: set the annotation windowsmachineconfig.openshift.io/maintenance of its WindowsInstance to a reason"
     )]
@@ -37,7 +37,7 @@ pub enum AccountFault {
         /// Accounts without a report.
         accounts: String,
     },
-    /// A plugin retrieves the passwords, and only a pod shows whether this works.
+    /// The host reports no domain with a usable name, and only a pod shows whether the plugin retrieves the passwords.
     #[error(
         "the operator cannot check the accounts {accounts}: the host reports no Active Directory domain with a DNS name of at most {DOMAIN} characters, and only a pod that uses an account shows whether the plugin {clsid} retrieves its password"
     )]
@@ -76,7 +76,7 @@ impl AccountFault {
 /// A pool with a plugin can have hosts without a domain: whether the plugin can retrieve a password is not known before a pod needs it.
 ///
 /// # Errors
-/// The worst fault: a missing domain before an unusable account, and that before an unknown one.
+/// The worst fault: a missing domain, then an unusable account, then an unknown account.
 pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Result<String, AccountFault> {
     if accounts.is_empty() {
         return Ok(String::new());
@@ -112,7 +112,7 @@ pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Re
     if unknown.is_empty() { Ok(all) } else { Err(AccountFault::AccountUnknown { accounts: unknown.join(", ") }) }
 }
 
-/// Returns the domain that a host reports, in lower case; `None` if there is none, or if it is no DNS name that fits into a label value.
+/// Returns the domain that a host reports, in lower case; `None` if there is none, or if it is not a DNS name that fits into a label value.
 pub fn domain(reported: Option<&str>) -> Option<String> {
     let name = reported?.to_ascii_lowercase();
     (name.len() <= DOMAIN && name.split('.').all(is_label)).then_some(name)
@@ -180,7 +180,7 @@ mod tests {
             let result = check(&accounts, None, &state);
             assert_eq!(result.as_ref().err().map(|f| f.reason().as_str()), expected, "{about}");
             assert!(result.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
-            // A plugin is for hosts without a domain, and changes nothing for the others.
+            // A plugin is for hosts without a domain, and changes nothing for members of a domain.
             let with_plugin = check(&accounts, Some("{X}"), &state).err().map(|e| e.reason().as_str());
             let is_member = domain == joined;
             assert_eq!(

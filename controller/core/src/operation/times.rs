@@ -12,7 +12,8 @@ pub fn begun(stored: Timestamp, now: Timestamp) -> Timestamp {
     if stored.duration_since(now) > SKEW { now } else { stored }
 }
 
-/// Returns the age of a time that the clock of another machine wrote. A time far in the future counts as long ago.
+/// Returns the age of a time that the clock of another machine wrote. A time that is at most [`SKEW`] in the future has the age 0. A later time is as
+/// old as it is far in the future.
 pub fn age(stored: Timestamp, now: Timestamp) -> SignedDuration {
     let age = now.duration_since(stored);
     if age < -SKEW { age.abs() } else { age.max(SignedDuration::ZERO) }

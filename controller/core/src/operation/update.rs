@@ -49,7 +49,7 @@ pub fn first_step(type_: GrantType, drains: bool) -> Step {
     }
 }
 
-/// Reports whether the node is drained first. A node that does not work has no pods that could be moved.
+/// Reports whether the node is drained first. A repair drains nothing: a node that does not work has no pods that can be moved.
 pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
     match type_ {
         GrantType::Update => disruption >= Disruption::Drain,
@@ -103,8 +103,8 @@ pub struct ObservedChange {
 }
 
 impl ObservedChange {
-    /// Reports whether pods may still have to be moved away. After the drain, services on the host may be stopped, so no pod can be moved, and
-    /// none is waited for.
+    /// Reports whether pods may still have to be moved away. After the drain of an update or restart, and at the end of a maintenance, services on
+    /// the host may be stopped, so no pod can be moved, and none is waited for.
     pub fn is_before_drain(&self) -> bool {
         match self.maintenance {
             Maintenance::None => self.drains && self.begun < ChangePhase::Converge,
@@ -113,8 +113,8 @@ impl ObservedChange {
         }
     }
 
-    /// Returns the maintenance state that the Node must show; `None` leaves it unchanged. `Drained` is shown only after it is stored, and no
-    /// longer once work on the host may begin.
+    /// Returns the maintenance state that the Node must show; `None` leaves it unchanged. `Drained` is shown only after [`ChangePhase::Maintain`] is
+    /// stored as begun, and no longer once work on the host may begin.
     pub fn maintenance_state(&self) -> Option<MaintenanceState> {
         match self.maintenance {
             Maintenance::None => None,
@@ -202,9 +202,9 @@ pub struct Failure {
     pub rolling_back: bool,
     /// Part at fault.
     pub blame: Blame,
-    /// True if only a request to the API server failed; then the step is retried.
+    /// True if only a request to the API server failed.
     pub is_api_failure: bool,
-    /// True if one such failure is enough, because it used up all available time.
+    /// True if this failure alone is enough for a rollback, because it used up all available time.
     pub is_final: bool,
     /// Failures of the version before this one.
     pub attempts: i32,

@@ -5,7 +5,7 @@ use jiff::{Timestamp, tz::TimeZone};
 /// A version of Windows Server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowsVersion {
-    /// Name of the version, with which the name that Windows reports begins.
+    /// Name of the version, for example `Windows Server 2022`.
     pub name: &'static str,
     /// Build of the version: the third part of `10.0.20348.2527`.
     pub build: u32,
@@ -64,7 +64,7 @@ pub const VERSIONS: [WindowsVersion; 3] = [
     },
 ];
 
-/// Returns the version of a host that reports this name and build. Windows 11 shares builds with Windows Server.
+/// Returns the version of a host that reports this name and build. The name distinguishes Windows Server from Windows 11, which has the same builds.
 pub fn find(os_name: &str, os_build: &str) -> Option<&'static WindowsVersion> {
     let build: u32 = os_build.strip_prefix("10.0.")?.split('.').next()?.parse().ok()?;
     VERSIONS.iter().find(|v| v.build == build).filter(|_| os_name.starts_with("Windows Server"))

@@ -52,7 +52,8 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
     Ok(())
 }
 
-/// Reports whether a directory can be closed to a host's users: not directly on `C:`, and not part of Windows.
+/// Reports whether a directory can be closed to a host's users: not directly on `C:`, and not a directory of Windows, of its users or shared by
+/// programs.
 fn is_own_directory(directory: &str) -> bool {
     let parts: Vec<String> = directory.split('\\').skip(1).map(str::to_ascii_lowercase).collect();
     match parts.first().map_or("", String::as_str) {

@@ -5,7 +5,7 @@ use api::Reason;
 /// Reason why a configuration cannot be rendered.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RenderError {
-    /// The payload lacks programs that every node needs. Holds their destinations.
+    /// The payload lacks programs that every node of the cluster needs. Holds their destinations.
     #[error(
         "the payload lacks {}, which every node needs: build the image again with these programs in a folder: `make image PROGRAMS=FOLDER` \
          (docs/guide/upgrade.md#the-payload)",

@@ -23,7 +23,8 @@ pub struct Cluster {
     pub cluster_dns: Vec<String>,
     /// Domain of the cluster, for example `cluster.local`.
     pub cluster_domain: String,
-    /// Minor version of the oldest API server, for example 36 for `1.36`, if it reports one.
+    /// Minor version of Kubernetes for nodes, for example 36 for `1.36`, if it is known: that of the oldest API server or, during an upgrade, the
+    /// earlier one.
     pub kubernetes_minor: Option<u32>,
     /// True if the control plane is being upgraded.
     pub is_upgrading: bool,
@@ -68,14 +69,14 @@ impl Cluster {
         self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
     }
 
-    /// Returns the IPv4 service network, or the only one.
+    /// Returns the first IPv4 service network or, without one, the first service network.
     pub fn service_network(&self) -> &str {
         let is_ipv4 = |network: &&str| !network.contains(':');
         let mut networks = self.service_cidr.split(',').map(str::trim);
         networks.clone().find(is_ipv4).or_else(|| networks.next()).unwrap_or_default()
     }
 
-    /// Returns the CNI directories that are not below `C:\k`, for hosts to protect.
+    /// Returns the CNI directories that the cluster sets, for hosts to protect.
     pub fn cni_directories(&self) -> Vec<String> {
         [&self.cni_bin_dir, &self.cni_conf_dir].into_iter().flatten().cloned().collect()
     }
@@ -212,7 +213,7 @@ pub struct Proxy {
     pub http: Option<String>,
     /// Value of `HTTPS_PROXY`.
     pub https: Option<String>,
-    /// Value of `NO_PROXY`.
+    /// Given entries of `NO_PROXY`.
     pub no: Option<String>,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Programs {
     pub node_manager: bool,
 }
 
-/// Returns the files that depend only on the cluster and the name of the node. Only the exporter's private key is secret.
+/// Returns the files that depend only on the cluster, the programs on hosts and the name of the node. Only the exporter's private key is secret.
 pub(super) fn of_cluster(cluster: &Cluster, programs: &Programs, node_name: &str) -> Vec<ConfigFile> {
     let node_user = format!("{}{node_name}", user::NODE_PREFIX);
     let wicd_user = format!("{}{node_name}", user::WICD_PREFIX);
@@ -33,7 +33,7 @@ pub(super) fn of_cluster(cluster: &Cluster, programs: &Programs, node_name: &str
     let mut files = vec![
         file(path::API_CA, pem(&cluster.api_ca)),
         file(path::KUBELET_CA, pem(&cluster.kubelet_client_ca)),
-        // wicd derives kubelet's own kubeconfig from it, with kubelet's first certificate and key, which never leave the host.
+        // wicd derives kubelet's own kubeconfig from this file, and adds kubelet's first certificate and key. The key never leaves the host.
         file(path::NODE_KUBECONFIG, text(&kubeconfig(server, &node_user, path::KUBELET_CURRENT_CERT))),
         file(path::WICD_KUBECONFIG, text(&kubeconfig(server, &wicd_user, path::WICD_CERT))),
     ];

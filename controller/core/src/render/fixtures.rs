@@ -4,7 +4,7 @@ use api::payload::{File, Manifest};
 
 use super::{Cluster, HostParams, program};
 
-/// Programs that the renderer knows, without [`CREDENTIAL_PROVIDERS`].
+/// Payload files that tests use, without [`CREDENTIAL_PROVIDERS`].
 pub const PROGRAMS: [&str; 13] = [
     program::KUBELET,
     program::KUBE_PROXY,

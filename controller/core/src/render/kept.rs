@@ -148,7 +148,7 @@ impl Kept {
                 self.proxy != Proxy::default()
             }
             Fact::TrustedCa => {
-                // Certificates of registries are usable even if the others are not.
+                // Without a kept value, the certificates that are usable, for example those of registries, stay in force.
                 if self.trusted_ca.is_some() {
                     cluster.trusted_ca.clone_from(&self.trusted_ca);
                 }

@@ -20,7 +20,8 @@ pub(super) const EXTERNAL_CLOUD: &str = "--cloud-provider=external";
 
 /// Feature gate that `enableSystemLogQuery` needs.
 const LOG_QUERY: &str = "NodeLogQuery";
-/// First minor version of kubelet that locks [`LOG_QUERY`] to true. It warns if the gate is set, and 1.39 would not start with it.
+/// First minor version of kubelet that locks [`LOG_QUERY`] to true. Such a kubelet warns if the gate is set, and kubelet 1.39 would not start with
+/// the gate.
 const LOG_QUERY_IS_LOCKED: u32 = 36;
 
 /// Returns kubelet's command line, with placeholders for the host's values.
@@ -107,7 +108,7 @@ pub(super) fn config(
         {
             config.remove("tlsCipherSuites");
         }
-        // Taints are updated in place, so that a version must not have any.
+        // A version must not have taints, because they are updated in place.
         config.remove(TAINTS);
     }
     image_gc(&config, pool)?;

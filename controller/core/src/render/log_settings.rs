@@ -5,7 +5,7 @@ use api::{LogLevel, Reason, host::LogRotation};
 
 use super::RenderError;
 
-/// Maximum time that a log is kept if no age is set, in seconds: ten years, as much as the field of pools allows.
+/// Maximum time for which a log is kept, and the time if no age is set, in seconds: ten years, as much as the field of pools allows.
 const FOREVER: u64 = 315_360_000;
 
 /// Level and rotation of logs. `None` omits the flag.
@@ -13,7 +13,7 @@ const FOREVER: u64 = 315_360_000;
 pub struct LogSettings {
     /// Size at which a log file is rotated: a Kubernetes quantity.
     pub size: Option<String>,
-    /// Age at which a rotated log file is deleted: a Go duration. Without it, none is deleted.
+    /// Age at which a rotated log file is deleted: a Go duration. Without it, kube-log-runner deletes none, and wicd keeps logs for ten years.
     pub age: Option<String>,
     /// Interval at which the log file is flushed to disk: a Go duration.
     pub flush: Option<String>,

@@ -166,7 +166,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
             }
         }
         if endpoints.is_empty() && !(rule.never_source && mirrors.is_empty()) {
-            // Without its mirrors, the images of the registry would be unreachable.
+            // NeverContactSource without a usable mirror would make the images of the registry unreachable.
             if rule.never_source && !rule.is_of_release() {
                 merged.problems.push(format!(
                     "{origin}: NeverContactSource of {source:?} has no effect, because none of its mirrors can be used: hosts pull from {source:?}"

@@ -68,7 +68,8 @@ fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
     Err(RenderError::Metadata { field, problem })
 }
 
-/// Adds certificates and mirrors of a pool to a cluster. No other facts of a pool are in the files of hosts.
+/// Adds certificates and mirrors of a pool to a cluster. The other cluster facts that a pool overrides are not in the files of
+/// [`of_cluster`](super::files::of_cluster) and [`of_registries`](super::files::of_registries).
 pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&[ImageMirror]>) -> Cluster {
     if let Some(pem) = trusted {
         let before = cluster.trusted_ca.map(|before| before.trim().to_owned() + "\n").unwrap_or_default();

@@ -6,8 +6,8 @@ use api::payload::Manifest;
 
 use super::{Cluster, Network, Platform, RenderError, context::Context, program};
 
-/// Number of minor versions that kubelet may be older than the API server
-/// (<https://kubernetes.io/releases/version-skew-policy/#kubelet>). It must not be newer.
+/// Number of minor versions that kubelet may be older than the API server (<https://kubernetes.io/releases/version-skew-policy/#kubelet>). kubelet
+/// must not be newer.
 pub(super) const OLDEST: u32 = 3;
 
 /// Returns the programs without which a host of the cluster does not become a Ready node.

@@ -1,5 +1,6 @@
-//! Paths of the payload's programs and static files on a host. `cargo xtask payload` writes these destinations into the manifest, and a service is
-//! rendered only if the payload has its program. All but [`SHIM`] and the CNI plugins are in command lines or configuration files.
+//! Paths of programs and their files on a host. `cargo xtask payload` writes the paths of the payload's files into the manifest, and a service is
+//! rendered only if the payload has its program. [`CONTAINERD_DROP_IN`] and [`CONTAINERD_NETWORK`] are rendered, and not in the payload. All but
+//! [`SHIM`] and the CNI plugins are in command lines or configuration files.
 
 /// Path of kubelet.
 pub const KUBELET: &str = r"C:\k\kubelet.exe";

@@ -90,7 +90,7 @@ impl PullSecret {
         fits.max_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, basic)| basic.as_str())
     }
 
-    /// Returns the revision of the Secret that the logins are from.
+    /// Returns the revision of the Secret that the logins are from; empty without logins.
     pub(super) fn revision(&self) -> &str {
         &self.revision
     }

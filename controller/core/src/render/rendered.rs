@@ -22,7 +22,8 @@ use super::{
     services::{has_node_manager, services},
 };
 
-/// Version of the algorithm of [`Rendered::hash`], raised with each change of it. It is stored with each version, but is not part of the hash.
+/// Version of the algorithm of [`Rendered::hash`], raised with each change of the algorithm. The number is stored with each version, but is not part
+/// of the hash.
 pub const HASH_VERSION: u32 = 1;
 
 /// Rendered configuration of a pool, without the parts that depend on the host. Immutable once stored.
@@ -53,7 +54,7 @@ pub struct Shared {
     /// Address of the cloud's metadata service. `None` if the hosts are in no cloud that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_address: Option<Ipv4Addr>,
-    /// Registries whose logins hosts get. `None` if the pool sets nothing.
+    /// Registries whose logins hosts get. `None` if the pool sets nothing, so that hosts get all logins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_secret_registries: Option<Vec<String>>,
     /// PEM certificates that hosts trust in addition to those of the cluster. `None` if the pool sets nothing.
@@ -68,8 +69,8 @@ pub struct Shared {
     /// Plugin of Container Credential Guard. `None` if the pool names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_plugin: Option<CredentialPlugin>,
-    /// Path and SHA-256 of each file that depends on the cluster, and on the pool's logins, certificates and mirrors. Contains neither contents nor
-    /// secrets.
+    /// Path and SHA-256 of each file that depends on the cluster, and on the pool's logins, certificates and mirrors, apart from the exporter's
+    /// private key. Contains neither contents nor secrets.
     pub cluster_files: BTreeMap<String, String>,
 }
 
@@ -241,8 +242,9 @@ impl Rendered {
         pool_facts::with_files(cluster.clone(), trusted_certificates.as_deref(), image_mirrors.as_deref())
     }
 
-    /// Returns the configuration files of one host, sorted by path. Files of kubelet and containerd are as they were rendered, so that a host can go
-    /// back to an older version; files of the cluster are as the cluster is now, because older ones would be useless.
+    /// Returns the configuration files of one host, sorted by path. kubelet's configuration, apart from its taints, and the pool's settings of
+    /// containerd are as they were rendered, so that a host can go back to an older version. Files of the cluster are as the cluster is now, because
+    /// older ones would be useless.
     ///
     /// # Errors
     /// [`RenderError::Fact`] if a fact of `cluster`, or the name or address of the node in `host`, cannot be used.
@@ -289,7 +291,7 @@ fn canonical_services(services: &ServicesConfig) -> ServicesConfig {
     canonical
 }
 
-/// Returns JSON with sorted keys, whatever the order of the map.
+/// Returns a text for a JSON value in which keys are sorted, whatever the order of the map. The text is for hashes, and is not valid JSON.
 fn canonical_json(value: &Value) -> String {
     fn write(value: &Value, out: &mut String) {
         match value {

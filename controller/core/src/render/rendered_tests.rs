@@ -32,7 +32,7 @@ fn kubelet_of(settings: KubeletSettings) -> TemplateSpec {
     TemplateSpec { kubelet: Some(settings), ..TemplateSpec::default() }
 }
 
-/// Returns a template with everything that changes the rendered version.
+/// Returns a template with settings of kubelet, containerd and logs, each of which changes the rendered version.
 fn full() -> TemplateSpec {
     let reserved = Reserved::from([("memory".to_owned(), "4Gi".into())]);
     let template = kubelet_of(KubeletSettings {
@@ -85,7 +85,7 @@ fn each_platform_is_as_the_reference_says() {
     let platforms =
         [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
     for platform in platforms {
-        // OpenShift runs a cloud controller manager on each of these platforms.
+        // OpenShift runs a cloud controller manager on each of these platforms except `none`.
         let cluster = Cluster { platform, external_cloud_provider: platform != Platform::None, ..cluster() };
         let rendered = rendered_in(&cluster, &TemplateSpec::default());
         let services = &rendered.services.services;

@@ -2,15 +2,15 @@
 //!
 //! | budget | bounds | limit |
 //! |---|---|---|
-//! | [`Budget::Unavailable`] | available nodes that a grant makes unavailable | `rollout.maxUnavailable` minus unavailable nodes; shared limit |
-//! | [`Budget::Reserved`] | available nodes with such a grant that has not begun | `rollout.maxUnavailable` minus begun operations |
+//! | [`Budget::Unavailable`] | available nodes that a grant makes unavailable | `rollout.maxUnavailable` minus nodes that are unavailable or have such a grant; shared limit |
+//! | [`Budget::Reserved`] | available nodes with such a grant that has not begun | `rollout.maxUnavailable` minus nodes that are unavailable or whose operation has begun |
 //! | [`Budget::Pods`] | nodes whose pods are disturbed, available or not | `rollout.maxUnavailable` |
-//! | [`Budget::UnavailableAlready`] | changes of unavailable nodes, which have nothing to lose | `provisioning.maxConcurrent` |
+//! | [`Budget::UnavailableAlready`] | changes of unavailable nodes, which have nothing to lose | `provisioning.maxConcurrent`, and `rollout.maxUnavailable` if too many nodes are down |
 //! | [`Budget::NonDisruptive`] | changes without a disruption | `provisioning.maxConcurrent` |
 //! | [`Budget::Joins`], [`Budget::Removals`], [`Budget::Repairs`] | hosts to join, remove or repair | `provisioning.maxConcurrent` each |
 //! | [`Budget::Pulls`] | hosts that pull images ahead of use | [`MAX_PULLING`](super::image_pull::MAX_PULLING) |
 //!
-//! A node whose grant has not begun counts as unavailable already, but another grant may replace that one.
+//! A node counts as unavailable already before the operation of its grant begins, but another grant may replace such a grant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ pub(super) enum Charge {
 #[derive(Debug)]
 pub(super) struct Budgets<'a> {
     left: BTreeMap<Budget, u32>,
-    /// Nodes that became Ready after an uncharged grant, and now exceed the pod budget.
+    /// Nodes that exceed the pod budget, for example because they became Ready after an uncharged grant.
     recovered: BTreeSet<&'a str>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Budgets<'a> {
         // When many nodes are down at once, they may all come back at any moment: then no more of them are changed at once than if they
         // worked.
         let unavailable = if too_many_down { max.min(cap) } else { max };
-        // A host in backoff keeps its grant, but does not block others until its retry.
+        // A host in backoff that has a grant does not block other hosts until its retry.
         let busy_with = |which: &dyn Fn(&Candidate) -> bool| count(candidates, |s| which(s) && !waits(s, now));
         let changes_unavailable = busy_with(&|s| is_changed_while_unavailable(s) && !is_drained(s));
         let removals = busy_with(&|s| s.leaving && s.grant == Some(GrantType::Remove) && !s.available);
@@ -104,13 +104,14 @@ impl<'a> Budgets<'a> {
         self.take_all(&[budget])
     }
 
-    /// Charges all budgets of an operation on a node. Returns false and charges nothing if one of them is used up.
+    /// Charges all budgets of an operation on a node. Returns false and charges nothing if one of them is used up, or if the operation is disruptive
+    /// and the node exceeds the pod budget.
     pub(super) fn charge(&mut self, candidate: &Candidate, charge: Charge) -> bool {
         let is_disruptive = charge != Charge::Disruption(Disruption::None);
         !(is_disruptive && self.has_recovered(candidate)) && self.take_all(&charged(candidate, charge))
     }
 
-    /// Reports whether a node became Ready after an uncharged grant, and now exceeds the pod budget.
+    /// Reports whether a node exceeds the pod budget, for example because it became Ready after an uncharged grant.
     pub(super) fn has_recovered(&self, candidate: &Candidate) -> bool {
         self.recovered.contains(candidate.name.as_str())
     }
@@ -124,7 +125,7 @@ impl<'a> Budgets<'a> {
     }
 }
 
-/// Returns the budgets to charge for an operation on a node, without those that it has been charged to already.
+/// Returns the budgets to charge for an operation on a node, without those that are already charged for the node.
 fn charged(candidate: &Candidate, charge: Charge) -> Vec<Budget> {
     // A node that is already disturbed counts against the pod budget.
     let is_counted = is_disturbed(candidate) && !is_reserved(candidate) && !is_changed_without_disruption(candidate);
@@ -141,8 +142,8 @@ fn charged(candidate: &Candidate, charge: Charge) -> Vec<Budget> {
     pods.into_iter().chain(node).collect()
 }
 
-/// Returns the remaining pod budget, and the nodes that exceed it. A grant to a node that was not Ready was not charged, and the node
-/// may have become Ready since then: it is uncordoned, and waits for its turn.
+/// Returns the remaining pod budget, and the nodes that exceed it. A grant to a node that was not Ready was not charged, and the node may have become
+/// Ready since then. A node that exceeds the budget is uncordoned, and waits for its turn.
 fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
     let counts =
         |s: &&Candidate| has_pods(s) && is_disturbed(s) && !is_reserved(s) && !is_changed_without_disruption(s);

@@ -31,15 +31,15 @@ pub struct Candidate {
     pub removing: bool,
     /// True if the operation of the grant is over. A used grant has no further effect.
     pub grant_used: bool,
-    /// True if the host is to be removed: it is no longer in the inventory, or its pool or instance is being deleted.
+    /// True if the host must be removed: it is no longer in the inventory, or its pool or instance is being deleted.
     pub leaving: bool,
     /// True if the host is released without being deconfigured when it is removed, regardless of the deletion policy of its pool.
     pub let_go: bool,
-    /// True if the host is being deconfigured, so that its removal can no longer be revoked.
+    /// True if the instance is being deleted and the host may be partly deconfigured, so that the removal can no longer be aborted.
     pub deconfiguring: bool,
     /// True if the host is removed together with its machine. Decisions ignore such a host.
     pub vanishing: bool,
-    /// True if the host has completely followed a version at least once. A host that is to be removed counts as soon as it has a Node.
+    /// True if the host has completely followed a version at least once. A leaving host counts as soon as it has a Node.
     pub joined: bool,
     /// True if the Node is Ready.
     pub ready: bool,
@@ -47,18 +47,18 @@ pub struct Candidate {
     pub available: bool,
     /// Time of the next attempt after a failure. A time in the past means that no attempt has succeeded since.
     pub waits_until: Option<Timestamp>,
-    /// True if a user has put the host on hold. It counts neither toward the size of the pool nor as unavailable.
+    /// True if a user has put the host on hold. The host does not count toward the size of the pool, and counts as unavailable only if an operation
+    /// disturbs its node.
     pub held: bool,
     /// Change that the host needs to follow the target; `None` if it follows it.
     pub change: Option<PendingChange>,
-    /// True if the change would lose settings of the legacy operator, and no user has accepted that. The adopted node stays unchanged.
+    /// True if the change would lose settings of the legacy operator, and no user has accepted that. The adopted node gets no change and no restart.
     pub withheld: bool,
     /// True if the Node is cordoned, but not by this operator.
     pub cordoned: bool,
     /// True if the host follows the version of an abandoned rollout: neither the target nor the version that the rollout began with.
     pub follows_abandoned_version: bool,
-    /// Version that the host follows, if wicd's certificate on it has expired. The host gets a new certificate with that version, even while its
-    /// change waits.
+    /// Version that the host follows, if the host must get a new certificate for wicd with this version, even while its change waits.
     pub renews: Option<String>,
     /// True if everything that the change needs has been copied to the host.
     pub staged: bool,
@@ -84,7 +84,7 @@ pub struct Candidate {
     pub rotating: bool,
     /// Time of the next attempt after a failed key rotation. A time in the past means that no rotation has succeeded since.
     pub key_waits_until: Option<Timestamp>,
-    /// True if the host lacks images that it is to pull ahead of use, or has pulled images to release.
+    /// True if the host lacks images that it must pull ahead of use, or has pulled images to release.
     pub wants_images: bool,
     /// True if the host is pulling images.
     pub pulling: bool,
@@ -120,7 +120,8 @@ impl Candidate {
     }
 
     /// Plans the renewal of wicd's certificate if it has expired at `end`: the host was off when wicd would have renewed it. wicd renews a valid
-    /// certificate by itself. The renewal changes nothing else, and no waiting change delays it.
+    /// certificate by itself. The renewal changes nothing else, and no waiting change delays it, unless the host requests a restart: then the host
+    /// gets the certificate with the restart.
     pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {
         if !self.ready || end.is_none_or(|end| end > now) {
             return;
@@ -143,7 +144,7 @@ pub struct Lost {
     pub too_many: bool,
 }
 
-/// Returns the lost nodes: not Ready for longer than `after`, on hosts that do not answer either.
+/// Returns the lost nodes: not Ready for longer than `after`, on hosts that do not answer either. If there are too many, none counts as lost.
 pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
     let gone = |s: &Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
     let names: BTreeSet<String> = candidates.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect();
@@ -163,8 +164,8 @@ pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>)
     }
 }
 
-/// Reports whether the operator disturbs a node, or may do so at any moment. The change of a host that is to be removed does not continue without a
-/// grant: the node's state shows the cordon that it left, which must not delay the removal of this host and others.
+/// Reports whether the operator disturbs a node, or may do so at any moment. Without a grant, the change of a leaving host does not continue, and
+/// does not count here: a cordon that the change has left must not delay removals.
 pub(super) fn is_disturbed(candidate: &Candidate) -> bool {
     let goes_on = candidate.begun && !(candidate.leaving && candidate.grant.is_none());
     goes_on || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
@@ -216,7 +217,8 @@ pub(super) fn waits(candidate: &Candidate, now: Timestamp) -> bool {
     candidate.waits_until.is_some_and(|until| until > now)
 }
 
-/// Reports whether neither the Node nor the host responds. A node that stays in maintenance is expected not to respond.
+/// Reports whether neither the Node nor the host responds, although they should. A held node, or one that stays in maintenance, is expected not to
+/// respond.
 pub(super) fn is_silent(candidate: &Candidate) -> bool {
     let is_expected = is_maintained(candidate) && candidate.maintenance.is_some();
     candidate.joined
@@ -237,12 +239,13 @@ pub(super) fn has_its_maintenance(candidate: &Candidate) -> bool {
     is_maintained(candidate) && !candidate.grant_used
 }
 
-/// Reports whether a host or a client of its Node requests another maintenance since the last update. Users may repeat it on the instance.
+/// Reports whether a host or a client of its Node requests another maintenance since the last update. Requests of users on the instance do not count
+/// as repeated.
 pub(super) fn is_repeated(candidate: &Candidate) -> bool {
     candidate.maintained_at.is_some() && candidate.maintenance.is_some_and(|by| by != By::Person)
 }
 
-/// Reports whether the maintenance of a node has gone so far that users work on the host, and the operator does not.
+/// Reports whether the maintenance of a node has gone so far that users may work on the host.
 pub(super) fn is_drained(candidate: &Candidate) -> bool {
     is_maintained(candidate) && candidate.irrevocable
 }

@@ -4,8 +4,8 @@
 //! `provisioning.maxConcurrent` alone. Disruptions of a working node, for example an update, a restart or its removal, are bounded by
 //! `rollout.maxUnavailable`; operations on a node that does not work are not charged to it.
 //!
-//! The slot of a revoked grant goes to another host only in the next decision: the write may fail because the operation has begun in between, and
-//! then two nodes would be down instead of one.
+//! If a revoked grant may disrupt a node, its slot goes to another host only in the next decision: the write may fail because the operation has begun
+//! in between, and then two nodes would be down instead of one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,15 +30,16 @@ pub use super::candidate::{Candidate, Lost, PendingChange, lost};
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent limit")]
 pub struct Limits {
-    /// Number of hosts that may join, be repaired, or be changed or removed without a disruption at once.
+    /// Number of hosts that may join at once. The same number applies separately to repairs, to changes without a disruption, to changes of
+    /// unavailable nodes, and to removals that disturb no available node.
     pub max_concurrent: u32,
     /// Number of nodes that may be unavailable at once.
     pub max_unavailable: IntOrPercent,
     /// Number of hosts that may pull images ahead of use at once.
     pub max_pulling: u32,
-    /// True if no operation may begin.
+    /// True if no operation may begin, except the release of a host without deconfiguration.
     pub paused: bool,
-    /// True if hosts that are to be removed are released without being deconfigured.
+    /// True if leaving hosts are released without being deconfigured.
     pub orphan: bool,
     /// True if changes may begin now: a maintenance window is open, or none is defined.
     pub open: bool,
@@ -50,7 +51,8 @@ pub struct Limits {
     pub remediation: RemediationType,
     /// Time after which a node that is not Ready is repaired.
     pub not_ready_after: Duration,
-    /// Maximum number of nodes that are not Ready. If there are more, the cause is assumed to be elsewhere, and none is repaired.
+    /// Maximum number of nodes that are not Ready. If there are more, the cause is assumed to be elsewhere, and no node is repaired unless a user
+    /// requests it.
     pub max_unhealthy: IntOrPercent,
     /// Remaining share of the limit over all pools; `None`: no such limit applies.
     pub others: Option<Share>,
@@ -193,9 +195,9 @@ impl<'a> Plan<'a> {
             too_many_down,
             lost,
         };
-        // An operation that has begun continues to its end: a node must not be left half changed. As long as nothing on its host has changed, it can
-        // be aborted, which lifts the cordon. The change of a host that is to be removed is not finished first. A host that is to stay again is not
-        // removed, unless it is already being deconfigured.
+        // An operation that has begun continues to its end: a node must not be left half changed. As long as nothing on the host has changed, the
+        // operation can be aborted, which lifts the cordon. The change of a leaving host is not finished first. A host whose removal is revoked is
+        // not removed, unless it is already being deconfigured.
         for candidate in plan.candidates.clone() {
             let changes = candidate.begun
                 && !candidate.leaving
@@ -217,8 +219,9 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Reports whether an operation that has not changed anything on its host yet is aborted: a user has put the node on hold or paused the pool, no
-    /// window is open now, the version has failed elsewhere, or the operation is no longer needed, such as the repair of a node that is Ready again.
+    /// Reports whether an operation that has not changed anything on its host yet is aborted. The reasons depend on the type of the operation: a user
+    /// has put the node on hold or paused the pool, no window is open now, the version has failed elsewhere, the pod budget is exceeded, or the
+    /// operation is no longer needed, such as the repair of a node that is Ready again.
     fn should_abort(&self, candidate: &Candidate) -> bool {
         let is_wanted = match candidate.grant {
             Some(GrantType::Update) if candidate.renews.is_some() && candidate.renews == candidate.grant_version => {
@@ -229,7 +232,7 @@ impl<'a> Plan<'a> {
                 !candidate.failed && candidate.change.as_ref().is_some_and(same)
             }
             Some(GrantType::Reboot) => candidate.wants_reboot,
-            // A user has chosen the time, so that windows do not apply.
+            // The requester has chosen the time, so that windows do not apply.
             Some(GrantType::Maintenance) => {
                 let is_held = self.limits.paused || candidate.held || candidate.withheld;
                 let is_wanted = candidate.maintenance.is_some() && !is_held;
@@ -316,8 +319,8 @@ impl<'a> Plan<'a> {
             }
             let orphan = self.limits.orphan || candidate.let_go;
             let wanted = if orphan { GrantType::Orphan } else { GrantType::Remove };
-            // A working node that is not cordoned yet, because its host cannot be reached or proven: another node uses its slot until the next
-            // attempt.
+            // The removal of a working node has failed before the cordon, because its host cannot be reached or proven: another node uses its slot
+            // until the next attempt.
             let is_in_vain = self.waits(candidate) && candidate.available && !candidate.removing;
             let held = (candidate.held || self.budgets.has_recovered(candidate) || is_in_vain) && !orphan;
             if !held && candidate.grant == Some(wanted) {
@@ -355,8 +358,8 @@ impl<'a> Plan<'a> {
         self.candidates.iter().filter_map(of).min()
     }
 
-    /// Returns the cause that uses up the budget of unavailable nodes, while no working node is being changed. A node that has just come back is no
-    /// cause: its slot becomes free by itself.
+    /// Returns the cause that uses up the budget of unavailable nodes, while no working node is being changed. A node that has just come back does
+    /// not count as a cause: its slot becomes free by itself.
     fn used_up(&self) -> Option<UsedUp> {
         let is_granted = |s: &Candidate| {
             let (type_, disruption) = self.decided_grant(s);
@@ -438,7 +441,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Reports whether so many nodes are down that the cause is assumed to be elsewhere. Nodes that are down because of an operation do not count.
+/// Reports whether so many nodes are down that the cause is assumed to be elsewhere. Leaving nodes and nodes whose change has begun do not count as
+/// down. Held nodes do not count at all.
 fn is_too_many_down(candidates: &[Candidate], max_unhealthy: IntOrPercent) -> bool {
     let joined = |s: &Candidate| s.joined && !s.held;
     let down = count(candidates, |s| joined(s) && !s.leaving && !s.ready && !s.begun);

@@ -74,7 +74,7 @@ impl Host {
         self.candidate.leaving ^= !self.candidate.deconfiguring;
     }
 
-    /// Performs the next granted operation.
+    /// Applies an event to the host. [`Event::GoesOn`] performs the next part of the granted operation.
     pub(super) fn act(&mut self, event: Event, target: &str, now: i64) {
         let waits = self.candidate.waits_until.is_some_and(|until| until > time(now));
         let event = if self.broken && event == Event::GoesOn { Event::Fails } else { event };
@@ -197,7 +197,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets each host do what happens to it next.
+    /// Applies an event to each host.
     pub(super) fn act(&mut self, events: &[Event]) {
         for (host, event) in self.hosts.iter_mut().zip(events) {
             host.act(*event, &self.target, self.now);

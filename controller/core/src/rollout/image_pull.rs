@@ -25,7 +25,8 @@ pub fn missing(listed: &[String], answer: &[String]) -> Vec<String> {
     listed.iter().filter(|image| answer.contains(image)).cloned().collect()
 }
 
-/// Returns the image to pull next. After a failure it is another one, so that an image that cannot be pulled does not block the others.
+/// Returns the image to pull next. After a failure it is another one, if several are missing, so that an image that cannot be pulled does not block
+/// the others.
 pub fn next<'a>(missing: &'a [String], failures: Option<&Failures>) -> Option<&'a String> {
     let failed = failures.map_or(0, |f| usize::try_from(f.count).unwrap_or_default());
     missing.get(failed.checked_rem(missing.len())?)
@@ -86,7 +87,7 @@ pub struct ImagePullStatus {
     pub total: usize,
     /// Number of nodes that have all images.
     pub complete: usize,
-    /// Names of the nodes that are pulling images.
+    /// Names of the nodes that are pulling images, apart from those in `failed`.
     pub pulling: Vec<String>,
     /// Names of the nodes whose last attempt failed, with the failures.
     pub failed: Vec<(String, String)>,

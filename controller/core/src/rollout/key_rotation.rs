@@ -57,7 +57,8 @@ impl Keys {
         &self.weak
     }
 
-    /// Reports whether a host must get another key or give up its old one. False if its first key is not available.
+    /// Reports whether a host must get another key or give up its old one. False if its first key is not available, or if no accepted key is
+    /// recorded.
     pub fn wants(&self, instance: &WindowsInstance) -> bool {
         let place = self.of_host.get(&instance.name_any());
         let Some(Ok(first)) = place.and_then(|place| self.first.get(place)) else { return false };
@@ -115,7 +116,7 @@ pub struct KeyRotationStatus {
     pub total: usize,
     /// Names of the nodes that still accept an old key.
     pub old: Vec<String>,
-    /// Names of the nodes that could not be given the new key, with the failures.
+    /// Names of the nodes whose key rotation failed, with the failures.
     pub failed: Vec<(String, String)>,
     /// Reason why a key is not available.
     pub problem: Option<String>,

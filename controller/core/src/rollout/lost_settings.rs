@@ -7,9 +7,9 @@
 //! | setting of the legacy version | lost if the target has |
 //! |---|---|
 //! | a service | no service of that name |
-//! | an environment variable that is not empty | no variable of that name; another value is not a loss |
+//! | an environment variable that is not empty | no variable of that name, or an empty one; another value is not a loss |
 //! | a cloud-node-manager | a cloud-node-manager whose ServiceAccount is missing |
-//! | the sandbox image of WMCO's containerd | another image, which the pool does not name |
+//! | the sandbox image of WMCO's containerd | another configuration of containerd, and the pool names no sandbox image |
 //! | mirrors of registries | no mirrors for a source, because containerd cannot follow its rule |
 //! | a kubelet flag that describes the cluster, see [`FLAGS`] | no such flag, or another value |
 //!

@@ -73,7 +73,7 @@ pub enum WindowError {
         /// Schedule of the window.
         schedule: String,
     },
-    /// The schedule matches no day that exists.
+    /// The window is closed, and its schedule matches no day of the next five years.
     #[error(
         "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; correct the day or the month"
     )]
@@ -90,7 +90,8 @@ impl WindowError {
     }
 }
 
-/// Maximum duration of a window, in seconds, as in the CRD. Bounds the backward search for older objects, too.
+/// Maximum duration of a window, in seconds, as in the CRD. Objects from before this limit may have longer durations, so the limit is also applied
+/// here.
 const LONGEST: i32 = 7 * 24 * 3600;
 /// Number of days within which a window has to open: five years. Eight years without a leap day come only around 2100.
 const AHEAD: i32 = 5 * 366;

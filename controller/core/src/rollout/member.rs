@@ -37,7 +37,7 @@ pub struct DesiredMember<'a> {
     pub version: &'a str,
     /// Time for which a node must be Ready to count as available.
     pub min_ready: Duration,
-    /// True if hosts of nodes that are not Ready are probed. Otherwise they count as unreachable.
+    /// True if hosts of nodes that are not Ready are probed. If false, these hosts count as unreachable.
     pub looks: bool,
     /// Maximum backoff after a failure.
     pub backoff_max: Duration,

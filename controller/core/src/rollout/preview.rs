@@ -131,7 +131,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: V
     None
 }
 
-/// Reports whether nothing would be done with any host.
+/// Reports whether no host needs an action of the operator or a decision of a user.
 pub fn is_idle(list: &[PlannedHost]) -> bool {
     list.iter().all(|p| p.action == NOTHING)
 }

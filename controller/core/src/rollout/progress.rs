@@ -53,12 +53,12 @@ pub enum BlockedBy {
     /// Nothing blocks the rollout.
     #[default]
     None,
-    /// The nodes of the step follow the version, and its pause is not over.
+    /// The nodes of the step follow the version, and the pause of the step is not over.
     Soaking {
         /// End of the pause.
         until: Timestamp,
     },
-    /// The nodes of the step follow the version, and it is not approved.
+    /// The nodes of the step follow the version, and no user has approved the version.
     Approval,
     /// Too many nodes failed to follow the version.
     FailureLimit {
@@ -84,7 +84,8 @@ pub struct Progress {
 
 impl Progress {
     /// Returns the version for joining hosts, if this operator has its files. It is the target only once all nodes may follow it: a version that
-    /// waits for its first steps, an approval or a window, or that has failed, is not given to new or rebuilt hosts.
+    /// waits for its first steps, an approval or a window, or that has failed, is not given to new or rebuilt hosts. Without an earlier version, the
+    /// result is the target.
     pub fn in_force(&self, open: bool) -> &str {
         let Some(status) = &self.status else { return &self.target };
         let gated = !status.completed && (self.gate.limit.is_some() || !open);
@@ -98,7 +99,7 @@ impl Progress {
     }
 }
 
-/// Returns the progress of the rollout to `rendered_version`. If `before` is about another version, a new rollout begins.
+/// Returns the progress of the rollout to `rendered_version`. If `before` is missing or about another version, a new rollout begins.
 pub fn course(
     before: Option<&RolloutStatus>,
     rendered_version: &str,
@@ -110,8 +111,8 @@ pub fn course(
         Some(before) if before.to_version == rendered_version => before.clone(),
         _ => begin(before, rendered_version, seen, now),
     };
-    // Nodes of an earlier operator are adopted unchanged. Their change begins with the first step. They can go back to the version that they
-    // followed, not to the one from before a completed rollout.
+    // Nodes that join the pool with another version, for example adopted ones, are changed from the first step on. They can go back only to the
+    // version that they follow now, and only if it is a version of this operator.
     if status.completed && seen.current.as_ref().is_some_and(|current| *current != status.to_version) {
         let from_version = seen.current.clone().filter(|_| !seen.foreign);
         status = RolloutStatus { completed: false, step: 0, from_version, ..status };

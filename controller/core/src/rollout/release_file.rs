@@ -210,7 +210,8 @@ impl ReleaseFile {
     /// Compares the renderings of the release and of this program for the reference cluster that is like `cluster`.
     ///
     /// # Errors
-    /// Fails if the reference is invalid. If this program cannot render with the payload of the release, `unknown` says so.
+    /// Fails if the reference is invalid. If the file has no reference that is like `cluster`, or this program cannot render with the payload of the
+    /// release, `unknown` says so.
     pub fn render_change(&self, cluster: &Cluster) -> Result<RenderChange, ReleaseFileError> {
         let is_like = |r: &&Reference| {
             r.platform == cluster.platform.as_str() && r.hybrid_overlay == (cluster.network != Network::External)

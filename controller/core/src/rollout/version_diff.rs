@@ -3,11 +3,12 @@
 //! | difference | disruption | services to restart |
 //! |---|---|---|
 //! | nothing: the hashes are equal | None | |
-//! | certificates and kubeconfigs of the cluster | None | |
+//! | certificates and kubeconfigs of the cluster, apart from the next row | None | |
 //! | CA or address of the API server, which programs read when they start | Restart | those that connect to the API server |
 //! | settings of credential providers, which kubelet reads when it starts | Restart | kubelet |
 //! | rotation of logs by wicd | None | |
 //! | accounts that hosts are checked for | None | |
+//! | the route to the metadata service, the use of the pull secret, and the pool's trusted certificates and mirrors | None | |
 //! | the plugin of Container Credential Guard, which Windows loads for each use, and its library | None | |
 //! | a service's place in the start order | None | |
 //! | command, dependencies, variables or preparation of a service | as the service | the service |
@@ -16,7 +17,7 @@
 //! | a payload file below `C:\k\cni` that no service reads | Drain | |
 //! | any other payload file that no service reads | None | |
 //! | kubelet's configuration | Restart | kubelet |
-//! | containerd's settings | Drain | containerd |
+//! | containerd's settings, or its network configuration | Drain | containerd |
 //! | a new or removed service | Drain if bootstrap, otherwise Restart | |
 //! | machine-wide environment variables | Reboot, or None for variables that each service now has of its own | |
 //! | the list of environment variables that wicd keeps | None | |

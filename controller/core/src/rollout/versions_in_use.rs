@@ -6,8 +6,8 @@ use api::{WindowsInstance, WindowsNodePool, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-/// Returns the versions that a pool changes to or from, that an instance follows, or that a Node names. A released Node names
-/// the version that its host still follows; an operator that adopts it again learns from that version what to remove.
+/// Returns the versions that a pool or an instance changes to or from, that an instance follows or has followed last, or that a Node names. A
+/// released Node names the version that its host still follows; an operator that adopts it again learns from that version what to remove.
 pub fn versions_in_use<'a>(
     pools: impl Iterator<Item = &'a WindowsNodePool>,
     instances: impl Iterator<Item = &'a WindowsInstance>,

@@ -74,7 +74,7 @@ pub fn describe(
                 Some(f) => format!("{step}: {what} (failed {} before: {})", times(f.count), f.last_reason),
                 None => format!("{step}: {what}"),
             };
-            // Operations that are not disruptive: the node continues unchanged.
+            // Operations and steps that are not disruptive: the node continues to run as before.
             let quiet = matches!(type_, GrantType::Stage | GrantType::RotateKey | GrantType::PullImages)
                 || *step == Step::Check;
             let phase = match type_ {
@@ -218,7 +218,7 @@ pub fn follow_node(
     }
 }
 
-/// Reports whether it is unknown if the host answers, so that a connection must be tried.
+/// Reports whether [`kind::REACHABLE`] is Unknown, so that a connection must be tried.
 pub fn is_untried(status: &WindowsInstanceStatus) -> bool {
     find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "Unknown")
 }

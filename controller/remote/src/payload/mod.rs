@@ -95,7 +95,7 @@ fn kubelet(manifest: &Manifest) -> Option<&File> {
     manifest.files.iter().find(|file| file.destination.eq_ignore_ascii_case(KUBELET))
 }
 
-/// Payload directory whose files are known to exist. Cheap to clone; the files stay on disk.
+/// Payload directory. Its files are known to exist, except after [`Payload::announced`]. Cheap to clone; the files stay on disk.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
     /// Manifests by minor version of Kubernetes. The key `None` stands for all versions.
@@ -212,7 +212,7 @@ impl Payload {
     }
 
     /// Returns the manifest for nodes of a cluster whose oldest API server has the minor version `server`: the newest manifest up to this version. If
-    /// all manifests are newer, returns the oldest one, which the version check refuses.
+    /// all manifests are newer, returns the oldest one, which the version check refuses. If `server` is `None`, returns the newest one.
     pub fn manifest(&self, server: Option<u32>) -> Option<&Manifest> {
         let fits = |minor: &Option<u32>| minor.zip(server).is_none_or(|(minor, server)| minor <= server);
         let newest = self.manifests.iter().rev().find(|(minor, _)| fits(minor));

@@ -46,7 +46,7 @@ impl Connection {
     pub async fn connect(target: &Target) -> Result<Self, SshError> {
         let deadline = Instant::now() + target.connect_timeout;
         let (logged_in, peer, tunnel) = if let Some(jump_host) = &target.jump_host {
-            // Boxed because it is large, and so is every future that contains it.
+            // Boxed because the future is large, which would make every future that contains it large.
             let (logged_in, peer, tunnel) = Box::pin(through(target, jump_host, deadline)).await?;
             (logged_in, peer, Some(tunnel))
         } else {
@@ -106,7 +106,7 @@ impl Connection {
 
     /// Runs work until the connection closes. An SFTP request that is made while the connection breaks would otherwise wait for its timeout.
     pub(super) async fn while_open<T>(&self, work: impl Future<Output = Result<T, SshError>>) -> Result<T, SshError> {
-        // Boxed because it is large, and so is every future that contains it.
+        // Boxed because the future is large, which would make every future that contains it large.
         let work = Box::pin(work);
         tokio::select! {
             biased;

@@ -120,7 +120,7 @@ pub enum SshError {
         "the operator does not run the command {command:?}, because it {problem}; this is a bug in the operator: report it"
     )]
     BadCommand { command: String, problem: &'static str },
-    /// A file on the host is larger than the limit.
+    /// A file on the host, or its new content, is larger than the limit.
     #[error("{path} on {address}, or its new content, is larger than {limit} bytes; remove what is not needed from it")]
     TooLarge { address: String, path: String, limit: usize },
     /// A directory on the host has more entries than are read.

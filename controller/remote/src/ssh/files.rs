@@ -92,8 +92,8 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Writes a file and creates its parent directories. A reader sees either the old or the new content, because the bytes are written to
-    /// `path.partial`, which then replaces the file.
+    /// Writes a file and creates its parent directories. A reader never sees a part of the content, because the bytes are written to `path.partial`,
+    /// which then replaces the file. The file is missing for a moment if the server cannot replace it atomically.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path` or `path.partial`. [`SshError::DiskFull`]
@@ -158,8 +158,8 @@ impl Connection {
         Err(self.transfer_failed(doing, "the host stored other bytes than the operator wrote".to_owned()))
     }
 
-    /// Returns the directory in which an SFTP session of the user begins: the user's profile. Returns `None` if its path has characters that the
-    /// operator does not allow in paths.
+    /// Returns the directory in which an SFTP session of the user begins: the user's profile. Returns `None` if [`sftp_path`](super::sftp_path)
+    /// refuses its path.
     ///
     /// # Errors
     /// [`SshError::TransferFailed`] when the host refuses the request or does not answer in time.
@@ -225,7 +225,8 @@ impl Connection {
         self.request(doing, async |sftp| sftp.replace(&from, &to).await).await
     }
 
-    /// Lists the entries of a directory in no particular order. A missing directory has none. Names that are not printable ASCII are left out.
+    /// Lists the entries of a directory in no particular order. A missing directory has none. Entries with names that
+    /// [`sftp_path`](super::sftp_path) refuses are left out.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooManyEntries`] when the

@@ -31,8 +31,8 @@ pub struct JumpHost {
 }
 
 impl JumpHost {
-    /// Returns a jump host with its only log-in key and its only accepted host key: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`. The key is never
-    /// trusted on first use.
+    /// Returns a jump host with its only log-in key and its only accepted host key: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`. The host key is
+    /// never trusted on first use.
     ///
     /// # Errors
     /// Fails when [`HostKeyCheck::pinned`] cannot read `host_key`.

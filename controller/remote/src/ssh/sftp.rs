@@ -42,8 +42,8 @@ impl Sftp {
         let _ = self.raw.close(handle).now_or_never();
     }
 
-    /// Renames `from` to `to`, and replaces an existing file. Waits while another program on the host has the file open, such as an antivirus that
-    /// scans new files.
+    /// Renames `from` to `to`, and replaces an existing file. Waits a limited time while another program on the host has the file open, such as an
+    /// antivirus that scans new files.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
         let mut left = MAX_HELD.as_millis() / AGAIN.as_millis();
         loop {
@@ -58,7 +58,7 @@ impl Sftp {
         }
     }
 
-    /// Replaces `to` by `from` in a single attempt. Atomic if the server supports it; otherwise the file is missing for a moment between the removal
+    /// Replaces `to` by `from` in a single attempt. Atomic if the server does that; otherwise the file is missing for a moment between the removal
     /// and the rename, because SFTP version 3 has no other way.
     async fn replace_now(&self, from: &str, to: &str) -> Result<(), Error> {
         if self.posix_rename {

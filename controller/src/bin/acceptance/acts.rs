@@ -426,7 +426,7 @@ impl Run {
         Ok(())
     }
 
-    /// Removes the registry key that [`Self::require_restart`] has set, but never one that Windows has set.
+    /// Removes the registry value that [`Self::require_restart`] has set, and then its key if the key is empty.
     pub(crate) async fn forget_restart(&self) -> anyhow::Result<()> {
         if self.kind == Kind::Simulated {
             return Ok(());
@@ -459,7 +459,8 @@ impl Run {
     }
 }
 
-/// Runs `begin`, `status`, `end` and `status`. `end` is always sent, on its own connection, because a remaining request keeps the node drained.
+/// Runs `begin`, `status`, `end` and `status`. `end` is sent even after a failure, on its own connection, because a remaining request keeps
+/// the node drained.
 async fn maintenance_commands(
     wicd: &str,
     run: impl AsyncFn(&[&str]) -> anyhow::Result<Vec<judge::Output>>,

@@ -1,4 +1,4 @@
-//! Rows of the acceptance test that act on both the host and the cluster.
+//! Rows of the acceptance test that act on the host, on the cluster, or on both.
 
 use std::{fs, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Judges of the output of commands on the host. Pure functions. A host may print anything, so a row passes only if there is text that Windows prints
-//! in exactly this case, and never because text is missing or cannot be read.
+//! Judges of the output of commands on the host. Pure functions. A host may print anything, so a row passes only with the texts and exit statuses
+//! that prove its subject, and never with unexpected output.
 
 /// Outcome of a row, with its evidence or the reason, on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]

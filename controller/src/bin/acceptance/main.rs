@@ -168,7 +168,7 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
             world.remove(names).await.with_context(|| format!("cannot remove {}", names.name()))?;
         }
     }
-    // Empty if this machine cannot resolve the name.
+    // No address is found if this machine cannot resolve the name.
     let found = tokio::net::lookup_host((args.host.as_str(), args.login.port)).await;
     let addresses: Vec<IpAddr> = found.into_iter().flatten().map(|address| address.ip()).collect();
     world.host_is_free(args.login.port, &addresses).await?;
@@ -201,7 +201,7 @@ impl Ended {
     }
 }
 
-/// Runs the rows in order. Rows that need a node are skipped once the node is lost.
+/// Runs the rows in order. Rows that need a node are skipped once the node is lost. No row runs after a failed removal.
 async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
     let (mut lost, mut has_node) = (None, false);
     let all = if run.args.first_hour { first_hour::rows() } else { ROWS.iter().collect() };

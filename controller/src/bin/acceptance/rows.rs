@@ -47,7 +47,7 @@ pub(crate) struct Row {
 const ANY: &[Kind] = &[Kind::Windows, Kind::Wine, Kind::Simulated];
 /// Hosts with programs and a registry.
 const PROGRAMS: &[Kind] = &[Kind::Windows, Kind::Wine];
-/// Hosts with containerd, or with a simulation of it, which binds and evicts pods and lists images, but runs none.
+/// Hosts with containerd, or with a simulation that binds and evicts pods and lists images, but runs no containers.
 const IMAGES: &[Kind] = &[Kind::Windows, Kind::Simulated];
 const WINDOWS: &[Kind] = &[Kind::Windows];
 

@@ -99,8 +99,8 @@ pub(super) fn approve(
     let name = pool.name_any();
     let waiting = waiting_version(&name, &status);
     let leaving = usize::try_from(status.removals_to_confirm).unwrap_or_default();
-    // Without arguments, what waits is approved, if it is either a version or removals.
     let waiting = waiting.as_ref();
+    // Without arguments, what waits is approved, if it is either a version or removals.
     let version = version.or_else(|| waiting.filter(|_| removals.is_none() && leaving == 0).map(|w| w.version));
     let removals = removals.or_else(|| (version.is_none() && waiting.is_none() && leaving > 0).then_some(leaving));
     match (version, removals, waiting) {

@@ -35,7 +35,8 @@ type Ask<'a> = &'a (dyn Fn(&str) -> anyhow::Result<()> + Sync);
 /// Changes the objects of the command, and prints what was changed.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it refuses a request or does not answer, or a question is not answered with yes.
+/// Fails when there is no configuration for the API server, it refuses a request or does not answer, other clients change the object all the time, or
+/// a question is not answered with yes.
 pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(cluster).await?;
     let config = api_server::bounded(config, cluster.request_timeout).await?;

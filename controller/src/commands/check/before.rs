@@ -42,7 +42,7 @@ const BASE: [(&str, &str); 6] = [
     ("base/deployment.yaml", include_str!("../../../../deploy/base/deployment.yaml")),
     ("base/service.yaml", include_str!("../../../../deploy/base/service.yaml")),
 ];
-/// Manifests that are also installed on OpenShift.
+/// Manifests that are installed on OpenShift in addition.
 const OPENSHIFT: [&str; 4] = [
     include_str!("../../../../deploy/machine-api/user-data.yaml"),
     include_str!("../../../../deploy/openshift-config/pull-secret.yaml"),
@@ -214,7 +214,7 @@ fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
         all.insert(right("create", &resource, None));
         let rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).unwrap_or_default();
         all.extend(rules.iter().flat_map(each).map(|right| Right { namespace: place.clone(), ..right }));
-        // Only the verb `bind` allows binding a role that does not exist yet, such as the role for WICD, which the operator creates.
+        // Only the verb `bind` allows binding a role that does not exist yet, such as the role for wicd, which the operator creates.
         let role = &object["roleRef"];
         let is_there = |one: &Value| {
             one["kind"] == role["kind"]

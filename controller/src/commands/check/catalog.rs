@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(all, described.into_iter().collect(), "a check is not described");
     }
 
-    /// Commands with which the guide prepares a host, each with the check that fails without it. `None` for a firewall rule: no program on the
-    /// host can find out from which addresses a port can be reached.
+    /// Commands with which the guide prepares a host, each with the check that fails without it. `None` for the firewall rules of ports other than
+    /// that of SSH: no program on the host can find out from which addresses a port can be reached.
     const PREPARED: [(&str, Option<&str>); 13] = [
         ("Add-WindowsCapability -Online -Name OpenSSH.Server~~~~0.0.1.0", Some("login")),
         ("Set-Service -Name sshd -StartupType Automatic", Some("login")),
@@ -241,7 +241,7 @@ mod tests {
         let prepared = PREPARED.iter().filter_map(|(_, check)| *check);
         assert_eq!(of_hosts.collect::<BTreeSet<_>>(), prepared.chain(NOT_PREPARED.split(' ')).collect());
 
-        // The start script of Machines does the same except for the feature. The page names what else it does.
+        // The start script of Machines does the same except for the feature. The page names what else the script does.
         let script = include_str!("../../inventory/wmco_sources/user_data/host.ps1");
         for part in [
             "OpenSSH.Server~~~~0.0.1.0",

@@ -53,7 +53,7 @@ fn check(paths: &[PathBuf], limits: &Limits) -> Found {
     let Reading { files, findings: mut errors, .. } = read;
     let mut warnings = Vec::new();
     match hosts::read(&files) {
-        // If no file could be read, the missing hosts are no further error.
+        // If no file could be read, the missing hosts are not a further error.
         Err(more) if !files.is_empty() || errors.is_empty() => errors.extend(more),
         Err(_) => {}
         Ok(entries) => warnings = hosts::doubts(&entries),

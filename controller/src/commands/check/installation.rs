@@ -54,8 +54,8 @@ pub(super) struct Facts {
     /// Time of the API server, unless it is unknown.
     server: Option<Timestamp>,
     crds: Vec<Crd>,
-    /// Holder of WMCO's lock, if WMCO runs.
     lease: Read<Option<Lease>>,
+    /// Holder of WMCO's lock, if WMCO runs.
     wmco: Read<Option<Holder>>,
     /// Admission policies that restrict wicd, and all others.
     policies: [Vec<(Shipped, ObservedGuard)>; 2],

@@ -58,7 +58,7 @@ impl Finding {
     }
 }
 
-/// Result of a check. A check without findings and note has no row, because it does not apply.
+/// Result of a check. A check without findings and without a note has no row, because it does not apply.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     findings: Vec<Finding>,

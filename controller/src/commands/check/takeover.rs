@@ -152,7 +152,7 @@ impl Here {
         read("the Nodes", nodes.list(&windows)).await.map(|list| list.items)
     }
 
-    /// Reads the names of the instances; none before the operator's CRDs are installed.
+    /// Reads the names of the instances; none if they cannot be listed, as before the operator's CRDs are installed.
     async fn instances(&self) -> BTreeSet<String> {
         let all = Api::<WindowsInstance>::all(self.client.clone()).list_metadata(&ListParams::default()).await;
         all.map(|all| all.items.iter().map(ResourceExt::name_any).collect()).unwrap_or_default()
@@ -190,14 +190,14 @@ impl Here {
         }
     }
 
-    /// Reads the pools; none before the operator's CRDs are installed.
+    /// Reads the pools; none if they cannot be listed, as before the operator's CRDs are installed.
     async fn pools(&self) -> Vec<WindowsNodePool> {
         let pools = Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await;
         pools.map(|pools| pools.items).unwrap_or_default()
     }
 
-    /// Returns the names of the nodes whose host key is neither on the Node, nor in WMCO's ConfigMap, nor in the known hosts of a pool. Returns
-    /// no name if a pool trusts host keys at the adoption.
+    /// Returns the names of the nodes whose host key is neither on the Node, nor in WMCO's ConfigMap, nor in the known hosts of a pool with the
+    /// policy `Strict`. Returns no name if a pool trusts host keys at the adoption.
     async fn unproven(&self, nodes: &[&Node], pools: &[WindowsNodePool]) -> BTreeSet<String> {
         let lacks_key = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
         let pools: Vec<Ssh> = pools.iter().map(|pool| pool.spec.ssh()).collect();

@@ -35,7 +35,8 @@ const README: &str = include_str!("README.txt");
 /// Gathers the data, prints the folder and what failed, and returns the exit status.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, or the folder cannot be written. Data that cannot be read is not an error.
+/// Fails when `--since` or `--since-time` is invalid, there is no configuration for the API server, the folder, its log or its archive cannot be
+/// written, or the result cannot be printed. Data that cannot be read is not an error.
 pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let now = Timestamp::now();
     let since = since(&args, now)?;

@@ -181,7 +181,8 @@ impl Item {
     }
 }
 
-/// Returns a Secret's name and the names of its keys, without values, even if the API server has returned the whole object.
+/// Returns a Secret's name, namespace and creation time, and the names of its keys according to its managed fields. It has no values, even if the API
+/// server has returned the whole object.
 pub(super) fn names_of_keys(secret: &Value) -> Value {
     let metadata = &secret["metadata"];
     let managed = metadata["managedFields"].as_array().into_iter().flatten();
@@ -197,7 +198,7 @@ pub(super) fn names_of_keys(secret: &Value) -> Value {
 pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     let time = |event: &Value| {
         let times = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"];
-        // All times have the same format, so they can be sorted as text.
+        // All times have the same format up to the second, so they can be sorted as text.
         times.iter().find_map(|path| event.pointer(path)?.as_str().map(str::to_owned)).unwrap_or_default()
     };
     events.sort_by_cached_key(time);

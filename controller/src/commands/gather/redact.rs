@@ -128,11 +128,11 @@ enum After {
     Nothing,
     /// Lines are removed until the end of a private key, at most this many.
     Key(usize),
-    /// Lines are removed while they are indented deeper than this, or are list items at this indentation.
+    /// Lines are removed while they are empty, indented deeper than this, or list items at this indentation.
     Indented(usize),
     /// Lines are removed until this end tag of an XML element, at most this many: a log may contain `<token>` as a word.
     Element(String, usize),
-    /// The next line is removed, because it is the value of a flag, or of a name that is itself a value.
+    /// The next line is replaced, because it is the value of a flag, or of a name that is itself a value.
     Next,
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn text(text: &str) -> String {
     out
 }
 
-/// Returns the text without its secrets if it is JSON.
+/// Returns the text without its secrets if it is a JSON object or array.
 fn redact_json(text: &str) -> Option<String> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;

@@ -195,7 +195,7 @@ fn names_of_secrets_are_recognised() {
     assert!(!names_secret(""));
 }
 
-/// Redacts long hostile text, which takes hours if parts of a line are read repeatedly.
+/// Redacts long hostile text, which takes very long if parts of a line are read repeatedly.
 #[test]
 fn hostile_text_is_redacted_in_linear_time() {
     const LENGTH: usize = 1 << 16;

@@ -79,7 +79,7 @@ async fn a_failed_read_does_not_end_the_rest() {
     assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering sent a write request");
 }
 
-/// Returns an object that the plan keeps, with secrets in all fields where an object may have them.
+/// Returns an object that the plan keeps, with secrets in fields of every kind that may have them.
 fn with_canaries(item: &plan::Item) -> Value {
     let name = match &item.keep {
         plan::Keep::Prefixes(prefixes) => format!("{}x", prefixes[0]),

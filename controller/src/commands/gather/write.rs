@@ -96,13 +96,14 @@ impl Folder {
         self.failures.push(redact::text(&format!("{what}: {why}")));
     }
 
-    /// Writes a text, without its first lines if it is too long.
+    /// Redacts and writes a text, without its first lines if it is too long.
     pub(crate) fn text(&mut self, path: &str, text: &str) {
         let written = self.write(path, &redact::text(newest(text)));
         self.record_failed_write(path, written);
     }
 
-    /// Writes an object as YAML, without its managed fields. The object is redacted by the names of its fields.
+    /// Redacts an object by the names of its fields, and writes it as YAML, without its managed fields, and without its first lines if it is too
+    /// long.
     pub(crate) fn object(&mut self, path: &str, mut object: Value) {
         let items = object.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
         let mut items = items.unwrap_or_default();

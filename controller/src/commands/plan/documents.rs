@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) struct Document {
     /// Parsed pool, without unknown fields.
     pub pool: WindowsNodePool,
-    /// Spec as it was written, including unknown fields.
+    /// Spec as it was written, including unknown fields. Of a pool from the cluster, only the known fields.
     pub spec: Value,
 }
 

@@ -155,7 +155,8 @@ fn of_release(answer: Answer, version: &str) -> Answer {
     Answer { version: None, summary, ..answer }
 }
 
-/// Returns the context that the controllers would have now, with the configuration for hosts from this release.
+/// Returns the context that the controllers would have now, but without a cache of Machines. The configuration for hosts comes from `release`, or
+/// else from this program's own release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
     let config = api_server::bounded_config(cluster).await?;
     output::progress("reading pools, hosts and nodes");
@@ -264,7 +265,7 @@ fn note_of_pause(pool: &WindowsNodePool, now: Timestamp) -> Option<String> {
     Some(format!("the pool is {pause} ({}): no operation begins before the pause is over", pause.field()))
 }
 
-/// Returns the pool as it would be: with the spec of the file, and the status and metadata of the cluster.
+/// Returns the pool as it would be: with the spec and the annotations of the file, and the status and the other metadata of the cluster.
 fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsNodePool {
     let mut pool = wanted.clone();
     pool.status = None;
@@ -288,7 +289,7 @@ enum DryRunResult {
     NotAsked(String),
 }
 
-/// Asks the API server whether it would accept the spec of a pool. Unknown fields are sent, too; labels and finalizers are not.
+/// Asks the API server whether it would accept the spec of a pool. Unknown fields are sent, too; labels, annotations and finalizers are not.
 async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<DryRunResult> {
     const HOW: &str = "dryRun=All&fieldValidation=Strict";
     let (url, spec) = (WindowsNodePool::url_path(&(), None), &document.spec);

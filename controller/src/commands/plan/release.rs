@@ -10,7 +10,7 @@ const UPDATE: &str = "Update";
 /// Actions that an update includes.
 const ALONG: [&str; 2] = ["RotateKey", "PullImages"];
 
-/// Adds the change by the release to the plan of each node. `nodes` are the hosts that have joined.
+/// Adds the change by the release to the plan of each node for which no other action is planned. `nodes` are the hosts that have joined.
 pub(super) fn with_change(list: &mut Vec<PlannedHost>, nodes: &BTreeSet<String>, change: &Change) {
     if *change == Change::default() {
         return;

@@ -8,7 +8,7 @@ use crate::args::output::aligned;
 
 const HEAD: [&str; 4] = ["HOST", "ACTION", "DISRUPTION", "WHY"];
 
-/// Returns a table of hosts, the problems, and the totals.
+/// Returns a table of hosts, the problems, the notes, and the totals.
 pub(super) fn text(answer: &Answer) -> String {
     let mut text = String::new();
     if !answer.hosts.is_empty() {

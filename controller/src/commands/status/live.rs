@@ -52,7 +52,7 @@ impl Live {
         Self { client, pools, instances, results, faults: [None, None], asked: None }
     }
 
-    /// Waits for changes, and returns the new snapshot, with warnings if it may be outdated.
+    /// Waits for changes, or for the next refresh, and returns the new snapshot, with warnings if it may be outdated.
     ///
     /// # Errors
     /// Fails when the watches of pools and hosts cannot be started.
@@ -76,7 +76,7 @@ impl Live {
         Ok((ClusterState { pools: summarize(&pools, &instances, now), operator, now }, warnings))
     }
 
-    /// Waits for a result of a watch, and for those that follow shortly after.
+    /// Waits for a result of a watch, and for those that follow shortly after. Returns without one when a refresh is due.
     async fn collect(&mut self) {
         let mut next = timeout(REFRESH, self.results.next()).await.ok().flatten();
         let mut collected = pin!(sleep(COLLECT));

@@ -65,7 +65,8 @@ const HEADERS: [(HeaderName, &str); 4] = [
 /// Serves the page until the program is interrupted.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it does not answer, the watches cannot be started, or the port is taken.
+/// Fails when there is no configuration for the API server, it does not answer, the watches cannot be started, or the program cannot listen on the
+/// port.
 pub async fn run(args: Ui, cluster: &args::Cluster) -> anyhow::Result<()> {
     let chosen = api_server::choose(cluster).await?;
     // Checks that the API server answers in time. The client for the watches has no timeout, because nothing may change for long.

@@ -82,7 +82,7 @@ struct Refused {
 enum Fetching {
     /// The artifact is in use.
     Keep,
-    /// The artifact has failed, and its backoff has not ended.
+    /// The artifact has failed, and is not fetched again yet, or not at all because its content is faulty.
     Wait(SourceError, Option<Timestamp>),
     /// The artifact must be fetched, after this number of failures.
     Fetch(u32),

@@ -91,7 +91,7 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
 }
 
 impl Object {
-    /// Reads the fields of the object. Missing or malformed fields are left out.
+    /// Reads the fields of the object. Missing fields are left out, and the whole status if one of its fields is malformed.
     fn read(data: &Value) -> Self {
         let mut status = Status::deserialize(&data["status"]).unwrap_or_default();
         for condition in &mut status.conditions {

@@ -77,7 +77,7 @@ async fn watch(cx: Arc<Context>, key: Key) {
                     cx.wake.pool(&pool.name_any());
                 }
             }
-            // Flux or this kind is not installed. The pool reports it, and it may be installed later.
+            // Flux or this kind is not installed, which the pool reports. Either may be installed later.
             Err(error) if error.is_unknown_kind() => {}
             Err(error) => {
                 tracing::warn!(?kind, namespace, name, %error, "the watch of a Flux object failed; it restarts");

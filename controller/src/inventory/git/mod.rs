@@ -178,7 +178,7 @@ impl GitSources {
         self.forget_except(pool, None);
     }
 
-    /// Records that a pool reads no repository except `read`. Forgets the repositories that no pool reads any longer.
+    /// Records that a pool reads no repository except `read`. Forgets the repositories that no pool reads any longer, unless a fetch is in progress.
     fn forget_except(&self, pool: &str, read: Option<&Key>) {
         self.known.lock().retain(|key, remote| {
             let mut state = remote.lock();
@@ -248,8 +248,8 @@ impl GitSources {
         list
     }
 
-    /// Reads the host list at a revision that was in force before this process started, if the repository is still on disk. The signature was
-    /// verified by the earlier process.
+    /// Reads the host list at the revision in the pool's status, if the repository is still on disk. The signature was verified when that revision
+    /// came into force.
     async fn again(
         &self,
         remote: &Arc<CachedRepository>,

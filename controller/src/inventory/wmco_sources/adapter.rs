@@ -52,7 +52,7 @@ async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> 
     while let Some(patch) = without_mode(&pool) {
         match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => break,
-            // The pool controller has written the first status.
+            // Another client has changed the pool, for example the pool controller, which writes the first status.
             Err(kube::Error::Api(status)) if status.is_conflict() => match api.get_opt(&name).await? {
                 Some(now) => pool = now,
                 None => break,

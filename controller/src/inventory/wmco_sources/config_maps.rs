@@ -39,7 +39,6 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     let mut events = std::pin::pin!(events);
     let (mut is_filled, mut must_retry) = (false, false);
     loop {
-        // Before the cache is filled, a missing ConfigMap proves nothing.
         let looks = tokio::select! {
             event = events.next() => match event {
                 Some(event) => changed(cx, &maps, event, &mut is_filled).await,
@@ -51,6 +50,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             },
             () = tokio::time::sleep(RETRY), if must_retry => true,
         };
+        // Before the cache is filled, a missing ConfigMap proves nothing.
         if is_filled && looks && !cx.other_operator.is_gone() {
             // Checked again later, because the end of the other operator changes no source.
             must_retry = true;

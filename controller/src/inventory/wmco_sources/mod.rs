@@ -1,9 +1,9 @@
-//! Sources of hosts that the Windows Machine Config Operator (WMCO) also uses. The operator creates a pool for each of them, so that users of WMCO
-//! need not change anything.
+//! Sources of hosts that the Windows Machine Config Operator (WMCO) also uses. The operator creates a pool for the ConfigMap `windows-instances` and
+//! for each MachineSet with Windows Machines, so that users of WMCO need not change anything.
 //!
 //! * [`config_map`]: the ConfigMap `windows-instances`, and any other ConfigMap that a pool names.
 //! * [`machines`]: the Machines of OpenShift and of Cluster API.
-//! * [`user_data`]: the script that new Machines run at their first start.
+//! * [`user_data`]: not a source, but the script that new Machines run at their first start.
 
 mod adapter;
 pub(crate) mod config_map;

@@ -33,7 +33,7 @@ impl Host {
         member::is_held(&self.instance, self.node.as_deref())
     }
 
-    /// Reports whether a user has taken the host out of service.
+    /// Reports whether the host is out of service on purpose: it leaves, is granted maintenance, or is on hold.
     pub(super) fn is_set_aside(&self) -> bool {
         let in_maintenance = self.instance.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Maintenance);
         self.instance.is_leaving() || in_maintenance || self.is_held()

@@ -169,7 +169,7 @@ impl Described {
 pub enum FaultSource {
     /// The operator has no usable release for hosts.
     Release,
-    /// WMCO, the legacy operator, is running.
+    /// WMCO, the legacy operator, runs or is not known to be gone.
     OtherOperator,
     /// The operator cannot read the current state of the cluster, or cannot write statuses.
     ClusterView,

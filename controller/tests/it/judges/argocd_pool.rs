@@ -152,7 +152,7 @@ async fn user_actions_take_effect_and_last() -> Result<()> {
     argo.create(POOLS, "windows-node-pools", HOW).await?;
     scene.shows("all are nodes", "Healthy", "4 of 4", all_up_to_date(4)).await?;
 
-    // Pause and resume, in each of three ways.
+    // A user pauses and resumes the pool, in each of three ways.
     let plugin = Plugin::new(world)?;
     let is_paused = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::PAUSED);
     let pause = |paused: bool| json!({"spec": {"rollout": {"paused": paused}}}).to_string();
@@ -170,7 +170,7 @@ async fn user_actions_take_effect_and_last() -> Result<()> {
             }
             let what = format!("{way}: paused {paused}");
             scene.shows(&what, health, "", |p| is_paused(p) == paused).await?;
-            // Self-heal keeps it, too.
+            // Self-heal keeps what was set, too.
             scene.is_synced().await?;
             argo.sync(POOLS).await?;
             scene.shows(&format!("{what}, after a sync"), health, "", |p| is_paused(p) == paused).await?;
@@ -188,7 +188,7 @@ async fn user_actions_take_effect_and_last() -> Result<()> {
     scene.shows("all follow", "Healthy", "4 of 4", all_up_to_date(4)).await?;
     scene.is_synced().await?;
 
-    // Confirm the removal of three hosts.
+    // A user confirms the removal of three hosts.
     scene.commit(&all(&hosts[..1]), gated(6))?;
     argo.compare(POOLS).await?;
     let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);

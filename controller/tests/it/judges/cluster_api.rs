@@ -161,7 +161,7 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
     judged.until_available(2).await
 }
 
-/// The operator repairs the node that the MachineHealthCheck skips, and Cluster API replaces the other Machine.
+/// Checks that the operator repairs the node that the MachineHealthCheck skips, and that Cluster API replaces the other Machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_health_check_replaces_its_machine_and_the_operator_repairs_the_other() -> Result<()> {
     let mut judged = Judged::new().await?;

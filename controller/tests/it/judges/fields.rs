@@ -67,7 +67,7 @@ fn walk(root: &Value, schema: &Value, path: String, fields: &mut Vec<Field>) -> 
         return Some(());
     }
     if schema["items"].is_object() || schema["additionalProperties"].is_object() {
-        // With two entries, and with one.
+        // The field is tested with two entries and with one.
         fields.push(Field { specs: specs(root, &path, &many(schema, &path)?)?, path: format!("{path}, an entry") });
     }
     if schema["items"].is_object() {
@@ -172,7 +172,7 @@ fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
         Some(spec)
     };
     let (first, second) = (with(&values[0])?, with(&values[1])?);
-    // Pool without the field. It has the source with its required fields, or its own hosts if the source would be the same.
+    // The pool without the field has the source with its required fields, or, if that would be the same spec, hosts of its own.
     let without = match source {
         Some(source) => {
             let at = format!(".inventory.{source}");

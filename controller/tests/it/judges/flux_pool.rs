@@ -53,7 +53,7 @@ async fn pods_run(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Flux applies the operator, the pools and the workloads of the example, each after the one before.
+/// Checks that Flux applies the operator, the pools and the workloads of the example, one after another.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
@@ -65,7 +65,7 @@ async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     let workload =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "workload", "namespace": "default"}});
     repository.origin.write("windows-workloads/workload.yaml", workload.to_string());
-    // No pool yet: the operator and the hosts start later.
+    // Git has no pool yet: the operator and the hosts start later.
     repository.origin.write("windows-node-pools/README.md", "No pool yet.");
     repository.origin.commit_all("The operator");
     repository.apply_example("10s").await?;
@@ -176,7 +176,7 @@ async fn user_actions_survive_each_reconcile() -> Result<()> {
     }
     world.until(POOL, "all follow", all_up_to_date(4)).await?;
 
-    // Confirm the removal of three hosts.
+    // A user confirms the removal of three hosts.
     commit(&repository, &hosts[..1], &gated(6));
     repository.reconcile(POOLS).await?;
     let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);

@@ -37,7 +37,7 @@ async fn the_webhooks_admit_each_example_of_a_machine_set() -> Result<()> {
     let control_plane = &Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     testbed::deployment::install(control_plane).await?;
     machine_api::install(control_plane).await?;
-    // The name of the platform, and a field without which its webhook refuses a Machine.
+    // Each case is the name of a platform, and a field without which the webhook refuses a Machine of that platform.
     for (platform, needed) in
         [("AWS", "ami"), ("Azure", "osDisk"), ("GCP", "region"), ("VSphere", "template"), ("Nutanix", "image")]
     {
@@ -113,7 +113,7 @@ async fn until_linked(world: &World, host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// The real controllers make the Machines, link the Nodes, and execute the MachineHealthCheck.
+/// Runs the real controllers, which make the Machines, link the Nodes, and execute the MachineHealthCheck.
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_get_their_nodes_and_a_health_check_replaces_one() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;

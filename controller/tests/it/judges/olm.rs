@@ -330,7 +330,7 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     let begins = async || is_missing().await || judged.plan_now(&bundles[0].name, "RequiresApproval").await.is_some();
     loop {
         judged.subscriptions().delete(PACKAGE, &DeleteParams::default()).await?;
-        // The second round has no version.
+        // In a second round, there is no version to delete.
         let _ = judged.versions().delete(&bundles[0].name, &DeleteParams::default()).await;
         judged.eventually("the plan and the version are gone", &gone).await?;
         judged.subscribe(&control_plane, &["OperatorGroup"]).await?;

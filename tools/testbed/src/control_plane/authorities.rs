@@ -117,7 +117,7 @@ impl Authorities {
 }
 
 impl ControlPlane {
-    /// Rotates the authorities of the API server and of its client certificate for kubelets, up to `to`. As in a real
+    /// Rotates the authorities of the API server and of its client certificate for kubelets by one step, to `to`. As in a real
     /// cluster, the controller manager and the API server publish the trusted authorities. The API server keeps running, except for a restart
     /// with its new certificates.
     ///
@@ -154,7 +154,7 @@ impl ControlPlane {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let deadline = Instant::now() + START;
         loop {
-            // A new client for each attempt: existing connections stay authenticated.
+            // Each attempt has a new client, because existing connections stay authenticated.
             let client = Client::try_from(config.clone())?;
             match client.request_text(http::Request::get("/api/v1/namespaces").body(Vec::new())?).await {
                 Err(kube::Error::Api(status)) if status.code == 401 => return Ok(()),

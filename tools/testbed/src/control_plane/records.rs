@@ -29,7 +29,7 @@ impl ControlPlane {
         Ok(records.iter().map(|record| (text(&record["key"]), text(&record["value"]))).collect())
     }
 
-    /// Restores the records of an earlier time. Fails if clients keep changing them.
+    /// Restores the records of an earlier time, except those in [`OF_PROGRAMS`]. Fails if clients keep changing the records.
     pub(crate) async fn go_back_to(&self, earlier: &Records) -> Result<()> {
         for _ in 0..20 {
             let changes = changes(&self.records().await?, earlier);
@@ -52,7 +52,7 @@ impl ControlPlane {
     }
 }
 
-/// Returns the operations of etcd that turn `now` into `earlier`.
+/// Returns the operations of etcd that turn `now` into `earlier`. Earlier values of records in [`OF_PROGRAMS`] are not written.
 fn changes(now: &Records, earlier: &Records) -> Vec<Value> {
     let is_of_programs = |key: &str| {
         let key = BASE64_STANDARD.decode(key).unwrap_or_default();

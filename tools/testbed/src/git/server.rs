@@ -33,13 +33,13 @@ impl Asked {
     }
 }
 
-/// Response that a test gives in place of Git.
+/// Response that a test gives in place of Git, or change of Git's response.
 pub enum Reply {
     /// Full response: its status, additional headers and body.
     Full(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// Beginning of a response, followed by nothing for as long as the client waits.
     Stall(Vec<u8>),
-    /// Git's response, one byte at a time.
+    /// Git's response, one byte at a time, with this pause after each byte.
     Drip(Duration),
     /// Git's response in version 0 of the protocol, whatever version the client requests.
     Old,

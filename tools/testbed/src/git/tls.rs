@@ -14,7 +14,7 @@ pub struct Authority {
 
 impl Authority {
     pub fn new() -> Self {
-        // A unique name: with the name of a known authority, clients would report a bad signature instead of an unknown authority.
+        // The name is unique: with the name of a known authority, clients would report a bad signature instead of an unknown authority.
         let authority = pki::Authority::new(&format!("{:x}", rand::random::<u64>())).unwrap();
         Self { pem: authority.identity().certificate, authority }
     }

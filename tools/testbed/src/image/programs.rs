@@ -67,13 +67,13 @@ impl Compiler {
             let to = source.join(name);
             fs::create_dir_all(to.parent().unwrap_or(&source))?;
             match fs::copy(from.join(name), &to) {
-                // Deleted in the work tree, but not in the index.
+                // The file is deleted in the work tree, but not in the index.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 copied => drop(copied.with_context(|| format!("copy {name}"))?),
             }
         }
         fs::create_dir_all(&home)?;
-        // Link the sources and settings of registries.
+        // Links the content of the usual cargo home, such as sources and settings of registries.
         for entry in fs::read_dir(cargo_home()?)? {
             let entry = entry?;
             let link = home.join(entry.file_name());

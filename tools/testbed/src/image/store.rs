@@ -52,7 +52,7 @@ impl Store {
         command
     }
 
-    /// Builds an image with all files in `files`, above the image `base`, and returns its id.
+    /// Builds an image with all files in `files`, above the image `base` if there is one, and returns its id.
     pub(super) fn build(&self, base: Option<&str>, files: &Path, arch: Arch, config: &[String]) -> Result<String> {
         let buildah = |args: &[&str]| self.command("buildah").args(args).read();
         let container = buildah(&["from", "--pull-never", "--arch", arch.name(), base.unwrap_or("scratch")])?;
@@ -63,9 +63,9 @@ impl Store {
             args.extend(config.iter().map(String::as_str));
             args.push(&container);
             buildah(&args)?;
-            // Files and image have the time 1970, so that builds at different times are the same.
             let id = self.folder.join("id");
             let id = id.to_str().context("path is not UTF-8")?;
+            // Files and image have the time 1970, so that builds at different times are the same.
             buildah(&[
                 "commit",
                 "--quiet",

@@ -169,7 +169,7 @@ async fn install(control_plane: &ControlPlane) -> Result<()> {
     MODULE.install_crds(control_plane, SOURCE, "manifests/crds").await?;
     let settings = MODULE.source(SOURCE)?.join("manifests/base/config");
     let settings = settings.to_str().context("path is not UTF-8")?;
-    // The same command as in an installation by a user.
+    // A user installs Argo CD with the same command.
     succeeded(control_plane.kubectl(&["apply", "-n", NAMESPACE, "-k", settings]).await?)?;
     let ours = devenv::workspace_root().join("deploy/argocd/argocd-cm-patch.yaml");
     let ours = ours.to_str().context("path is not UTF-8")?;

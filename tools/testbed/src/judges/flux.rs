@@ -53,7 +53,7 @@ async fn controller(control_plane: &ControlPlane, dir: &RunDir, name: &'static s
         .args(more)
         .env("KUBECONFIG", control_plane.kubeconfig())
         .env("RUNTIME_NAMESPACE", NAMESPACE)
-        // Replace folders of their containers.
+        // These folders replace those of Flux's containers.
         .env("HOME", dir.path())
         .env("TMPDIR", dir.path())
         .env("TUF_ROOT", dir.join("sigstore"));

@@ -29,7 +29,7 @@ const INFRASTRUCTURE: &str = "judged-x7k2p";
 /// Installs the kinds, and the namespace with the operator's rights.
 ///
 /// # Errors
-/// Fails when they cannot be found or built, or the API server refuses something.
+/// Fails when the files of the kinds cannot be found, or the API server refuses something.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     deployment::create_namespace(control_plane, Api::OpenShift.namespace()).await?;
     deployment::apply(control_plane, "machine-api").await?;

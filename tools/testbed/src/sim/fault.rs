@@ -26,7 +26,7 @@ pub enum Fault {
     WrongKey,
     /// The host presents another host key. Without the fault, it presents the old one.
     ChangedHostKey,
-    /// Containers ignore the request to end, whatever the grace period of their Pod, until the fault is removed.
+    /// Containers ignore the request to end, whatever the grace period of their Pod, until the fault is removed or the host is switched off.
     PodsLinger,
     /// kubelet runs and never creates a Node.
     NeverRegisters,

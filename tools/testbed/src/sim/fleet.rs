@@ -68,7 +68,7 @@ pub(super) struct NodeView {
     pub(super) reported: Option<String>,
     /// Time when the cluster last wrote the Node's status, because kubelet did not report.
     pub(super) last_status_write_by_controller: Option<String>,
-    /// Metadata of the Node as JSON, without fields that change all the time.
+    /// Name, labels and annotations of the Node, as JSON, without metadata that change all the time.
     pub(super) json: Option<Value>,
 }
 
@@ -197,7 +197,8 @@ impl Fleet {
         lock(&self.views).entry(node.to_string()).or_default().subscribe()
     }
 
-    /// Waits until this certificate request is decided. The decision may be there already: whichever comes first creates the shared entry.
+    /// Waits until this certificate request is decided. The decision may come before or after this call, and the first of the two creates the shared
+    /// entry.
     pub(super) async fn decision(&self, request: &str) -> Issued {
         let mut note = lock(&self.requests).entry(request.to_string()).or_default().subscribe();
         let issued = note.wait_for(Option::is_some).await.ok().and_then(|i| i.clone()).unwrap_or(Issued::No);
@@ -294,7 +295,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the nodes for which a task is due that repeats after each `period`.
+    /// Returns the nodes for which a task is due that repeats after each `period`, and schedules the next repetition.
     fn due(&self, period: Option<Duration>, next: impl Fn(&mut Live) -> &mut Instant) -> Vec<String> {
         let Some(period) = period else { return Vec::new() };
         let now = Instant::now();
@@ -316,7 +317,7 @@ impl Fleet {
         own.unwrap_or_else(|| self.client.clone())
     }
 
-    /// Reports the status as kubelet does while nothing changes: with new times, and with the images on the host.
+    /// Reports the status as kubelet does while nothing changes: with new times, and with [`IMAGES`] images.
     async fn report(&self, node: String) {
         let nodes: Api<Node> = Api::all(self.client_of(&node));
         let now = Timestamp::now().to_string();

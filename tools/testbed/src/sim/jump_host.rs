@@ -74,7 +74,7 @@ impl SimJumpHost {
         self.machine.host_key.public_key().clone()
     }
 
-    /// Returns the number of connections that the jump host has made to others.
+    /// Returns the number of connections that the jump host has made to other hosts.
     pub fn forwarded(&self) -> u64 {
         self.machine.forwarded.load(Ordering::Relaxed)
     }

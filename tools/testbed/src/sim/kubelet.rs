@@ -66,7 +66,7 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>, cluster:
     }
 }
 
-/// Lets wicd's service retry later what it could not do, as the real one does, for example because another process held the host's lock.
+/// Lets wicd's service retry work that it could not complete, for example because another process held the host's lock.
 async fn go_on(machine: &Machine) {
     loop {
         sleep(START_AGAIN).await;
@@ -233,10 +233,10 @@ fn node_status(machine: &Machine, node: &str, address: &str, version: &str, read
     })
 }
 
-/// Returns the Node as the kubelet registers and keeps it, Ready, for a test without a cluster.
+/// Returns the Node that the kubelet maintains, for a test without a cluster. The Node is Ready unless `kubelet.exe` is [`BROKEN`].
 ///
 /// # Errors
-/// Fails when the kubelet could not start, because its configuration or its certificate is not that of a node.
+/// Fails when the kubelet could not start, because its configuration or its certificate is missing or not that of a node.
 pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     let desired = read_desired(machine)?;
     let own = machine.address().ip().to_string();
@@ -253,7 +253,7 @@ pub(super) fn report(machine: &Machine, node: &PartialObjectMeta<Node>) -> BTree
     annotations(&seen, &machine.windows().keep(seen.json.as_ref()))
 }
 
-/// Reports whether the program of the kubelet never becomes Ready.
+/// Reports whether `kubelet.exe` is [`BROKEN`].
 fn is_broken(machine: &Machine) -> bool {
     let mut begins = [0; BROKEN.len()];
     let program = drive::find(machine.drive(), &["k", "kubelet.exe"]);
@@ -332,7 +332,7 @@ impl Kubelet<'_> {
         node_status(self.machine, &self.node, &self.address, &self.version(), ready)
     }
 
-    /// Returns the version of kubelet: the content of `kubelet.exe` if it is a version, such as `v1.36.3`, and otherwise the default.
+    /// Returns the version of kubelet: the first 16 bytes of `kubelet.exe` if they are text that begins with `v1.`, and otherwise the default.
     fn version(&self) -> String {
         let program = std::fs::File::open(drive::find(self.machine.drive(), &["k", "kubelet.exe"]));
         let mut version = String::new();
@@ -443,7 +443,7 @@ impl Kubelet<'_> {
                 })
                 .await;
             }
-            // What could not be completed is tried again soon, for example because a verb held the host's lock.
+            // Work that could not be completed, for example because a verb held the host's lock, is tried again soon.
             let again = if report.settled { REPORT_INTERVAL } else { START_AGAIN };
             tokio::select! {
                 changed = view.changed() => if changed.is_err() { return },
@@ -455,7 +455,7 @@ impl Kubelet<'_> {
 }
 
 /// Returns the annotations that wicd must set or remove. As in wicd, only the operator removes a request for a restart,
-/// and no version is reported while it is there.
+/// and no version is reported while there is a request.
 fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Option<String>> {
     let mut change = BTreeMap::new();
     if seen.uid.is_none() {
@@ -505,7 +505,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that starts while the lock is held inherits it until it runs its program: the lock may be held for longer than a verb takes.
+    /// Checks that wicd continues once the lock is free. A process that starts while the lock is held inherits the lock until the process runs its
+    /// program, so the lock may be held for longer than a verb takes.
     #[tokio::test]
     async fn wicd_continues_after_the_lock_was_held() -> Result<()> {
         let dir = tempfile::tempdir()?;

@@ -20,7 +20,7 @@ use crate::pki::server_config;
 const PORT: u16 = 10250;
 /// Maximum length of a request.
 const MAX_REQUEST: usize = 16 << 10;
-/// Maximum wait for a request.
+/// Maximum time for a request and its response.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves at this address until dropped.

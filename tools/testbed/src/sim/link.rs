@@ -52,7 +52,7 @@ impl Line {
     }
 }
 
-/// Time for which a piece may be early on a line: timers have milliseconds.
+/// Time for which a piece may be early on a line, because timers have a resolution of a millisecond.
 const BURST: Duration = Duration::from_millis(2);
 /// Maximum size of a piece that is sent at once.
 const PIECE: usize = 32 << 10;
@@ -65,7 +65,7 @@ impl Link {
     pub fn stretch(self, wire: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
         let (near, far) = tokio::io::duplex(256 << 10);
         tokio::spawn(async move {
-            // Time of SYN and SYN-ACK, which the kernel has already exchanged.
+            // The wait stands for SYN and SYN-ACK, which the kernel has already exchanged.
             tokio::time::sleep(self.rtt).await;
             let (wire_in, wire_out) = tokio::io::split(wire);
             let (far_in, far_out) = tokio::io::split(far);
@@ -122,7 +122,7 @@ impl Metered {
         Self { stream, cut: Box::pin(cut), received, mine: 0, limit: None, is_cut: false }
     }
 
-    /// Makes the connection break after `bytes`, and then calls `then`.
+    /// Makes the connection break once it has received `bytes`, and calls `then` at that moment.
     pub(super) fn with_limit(mut self, bytes: u64, then: impl FnOnce() + Send + Sync + 'static) -> Self {
         self.limit = Some((bytes, Box::new(then)));
         self
@@ -174,7 +174,7 @@ impl AsyncWrite for Metered {
 mod tests {
     use super::*;
 
-    /// Latency counts for each round trip, not for each packet: bytes that are sent without waiting are not slowed down.
+    /// Checks that latency counts for each round trip, not for each packet: bytes that are sent without waiting are not slowed down.
     #[tokio::test]
     async fn latency_counts_once_for_bytes_that_are_sent_together() {
         let rtt = Duration::from_millis(100);
@@ -186,7 +186,7 @@ mod tests {
         assert!(sent.is_ok() && arrived.is_ok());
         host.write_all(b"answer").await.unwrap();
         client.read_exact(&mut [0; 6]).await.unwrap();
-        // A round trip for the connection, and one for the request and its answer.
+        // The connection takes one round trip, and the request and its answer take another.
         let elapsed = begun.elapsed();
         assert!((2 * rtt..20 * rtt).contains(&elapsed), "{elapsed:?}");
     }

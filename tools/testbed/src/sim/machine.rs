@@ -37,7 +37,7 @@ const USER: &str = "Administrator";
 const KEY_FILES: [&[&str]; 2] =
     [&["ProgramData", "ssh", "administrators_authorized_keys"], &["Users", "Administrator", ".ssh", "authorized_keys"]];
 
-/// State of a machine: everything about it that can change.
+/// State of a machine outside of Windows: power, faults, address and counters.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) powered: bool,
@@ -155,7 +155,7 @@ impl Machine {
         self.state.subscribe()
     }
 
-    /// Changes the state and notifies all waiters.
+    /// Changes the state, notifies all waiters, and adapts Windows to the boots and faults.
     pub(super) fn change(&self, how: impl FnOnce(&mut State)) {
         self.state.send_modify(how);
         let state = self.state.borrow();
@@ -335,7 +335,7 @@ impl Disk for Machine {
     fn release(&self, path: &Path) -> Result<(), StatusCode> {
         wicd::held::held_by_others(path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => StatusCode::PermissionDenied,
-            // OpenSSH has no specific status for it.
+            // OpenSSH has no specific status for a file in use.
             _ => StatusCode::Failure,
         })
     }

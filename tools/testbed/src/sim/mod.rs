@@ -7,8 +7,8 @@
 //!  API server ── fleet (one watch each of Nodes, CSRs, Pods; one client) ── kubelet (one task for each host)
 //! ```
 //!
-//! All hosts have the same port, and each has an address of its own in 127.0.0.0/8. All of them share one client of the API
-//! server, which impersonates each kubelet, as an administrator may.
+//! All hosts have the same port, and each has an address of its own in 127.0.0.0/8. All of them share one client of the API server, which
+//! impersonates each kubelet, as an administrator may. With [`SimOptions::own_credentials`], each kubelet and wicd have clients of their own.
 
 mod drive;
 mod fault;
@@ -86,10 +86,10 @@ pub struct SimOptions {
     pub status_report: Option<Duration>,
     /// Maximum time that a Pod takes to end, or its grace period if that is shorter.
     pub termination: Duration,
-    /// Version that Nodes report, unless their `kubelet.exe` contains only a version.
+    /// Version that Nodes report, unless their `kubelet.exe` begins with a version such as `v1.36.3`.
     pub kubelet_version: String,
     /// True if kubelet and wicd of each host use the host's own certificates and CA for the API server, and kubelet answers requests for
-    /// logs. Otherwise all hosts share one connection, which many hosts need.
+    /// logs. Otherwise, all hosts share one client, so that a simulation can have many hosts.
     pub own_credentials: bool,
 }
 
@@ -342,8 +342,8 @@ impl SimHost {
         self.windows().state().registry.extend(keys);
     }
 
-    /// Returns the host's Windows: services, variables, trusted certificates and facts, which a test can read and change like an
-    /// administrator on the host. Values that [`Fault`]s control are reset when a fault is added or removed.
+    /// Returns the host's Windows: services, variables, trusted certificates and facts, which a test can read and change like an administrator on the
+    /// host. Values that [`Fault`]s control are reset with each change of the host's power, address, faults or kubelet.
     pub fn windows(&self) -> &FakeHost {
         self.machine.windows().host()
     }
@@ -356,7 +356,7 @@ impl SimHost {
     /// Returns the Node that the host's kubelet registers and maintains, for a test without a cluster. `None` while no kubelet runs.
     ///
     /// # Errors
-    /// Fails when the kubelet cannot start because its configuration or its certificate is not that of a node.
+    /// Fails when the kubelet cannot start, because its configuration or its certificate is missing or not that of a node.
     pub fn node(&self) -> Option<Result<Value>> {
         self.machine.windows().is_running(windows::KUBELET).then(|| kubelet::ready_node(&self.machine))
     }

@@ -85,7 +85,7 @@ fn handle(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken)
     tokio::spawn(sshd::serve(machine.clone(), wire));
 }
 
-/// Binds a port again, which belonged to this host a moment ago and becomes free again.
+/// Binds an address that this process released a moment ago, as soon as the address is free.
 async fn rebind(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {

@@ -136,7 +136,7 @@ impl<D: Disk> Session<D> {
         }
     }
 
-    /// Returns the path at which something is to be created.
+    /// Returns the path at which something is to be created. Fails for the root and if the disk is full.
     fn path_to_write(&self, path: &str) -> Reply<PathBuf> {
         let found = self.path(path)?;
         if found == self.root || (!self.windows && found.parent() == Some(&self.root)) {
@@ -189,7 +189,7 @@ impl<D: Disk> Session<D> {
         let (old, new) = (self.path(old)?, self.path_to_write(new)?);
         self.release(&old)?;
         self.release(&new)?;
-        // Version 3 cannot replace a file by a rename, and OpenSSH refuses it.
+        // Version 3 of SFTP cannot replace a file by a rename, so OpenSSH refuses such a rename.
         if !replace && new.exists() {
             return Err(StatusCode::Failure.into());
         }
@@ -393,7 +393,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
                 let numbers = [1, 1, free, free, free, 0, 0, 0, 0, 0, 255];
                 Ok(ExtendedReply { id, data: numbers.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())
             }
-            // There is nothing to do: this host never loses power.
+            // There is nothing to do: a simulated host keeps written data when it is switched off.
             ("fsync@openssh.com", [handle]) => self.file(handle).map(|_| done(id).into()),
             _ => Err(StatusCode::OpUnsupported.into()),
         }

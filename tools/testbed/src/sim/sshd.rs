@@ -34,7 +34,7 @@ pub(super) fn config(key: PrivateKey) -> Config {
         keys: vec![key],
         auth_rejection_time: Duration::ZERO,
         auth_rejection_time_initial: Some(Duration::ZERO),
-        // The same as OpenSSH's `MaxAuthTries`.
+        // OpenSSH has the same default for `MaxAuthTries`.
         max_auth_attempts: 6,
         // OpenSSH has a window of 2 MiB and refills it as it is used. This server refills when half is used, so that with twice the size
         // at least 2 MiB are always free.

@@ -60,12 +60,12 @@ impl Windows {
         let (handle, started) = (host.clone(), reconciler.clone());
         host.on_service(move |event, service| {
             if event == ServiceEvent::Started && service.name == WICD_SERVICE {
-                // A new process has no state. While a verb runs, it changes nothing.
+                // A new process of wicd begins without state. It changes nothing while a verb holds the host's lock.
                 *lock(&started) = Reconciler::new(Arc::new(handle.clone()));
                 settle(&started, None);
             }
             if event == ServiceEvent::Started && service.name == KUBELET {
-                // The reason why it cannot start is reported, repeatedly, where it registers its Node.
+                // An error is ignored here: the simulated kubelet logs it when it begins to register its Node.
                 let _unfit = fake_kubelet::start(&handle);
             }
             changed(event, &service.name);
@@ -93,7 +93,7 @@ impl Windows {
             if faults.contains(&Fault::NeedsReboot) { Feature::Disabled } else { Feature::Enabled };
     }
 
-    /// Runs wicd for one verb. Returns true if the host must restart.
+    /// Runs wicd for one verb, and then lets wicd's service do its work. Returns true if the host must restart.
     pub(super) fn run(&self, verb: Verb, operation: &str) -> Result<bool> {
         let restarts = self.host.state().reboots;
         operation::serve(&self.host, verb, operation)?;
@@ -101,8 +101,8 @@ impl Windows {
         Ok(self.host.state().reboots != restarts)
     }
 
-    /// Does the work of wicd's service, if it runs: brings services and files to their desired state. Returns the state of the
-    /// host.
+    /// Does the work of wicd's service, if it runs: brings services and files to their desired state. Returns wicd's report, which is empty if the
+    /// service does not run.
     pub(super) fn keep(&self, node: Option<&Value>) -> Report {
         if self.is_running(WICD_SERVICE) { settle(&self.reconciler, node) } else { Report::default() }
     }

@@ -82,7 +82,7 @@ pub struct Process {
 /// drop with all its processes.
 #[derive(Debug)]
 pub struct WineHost {
-    // Declared in the order of the shutdown.
+    // Fields are declared in the order of the shutdown.
     first_process: Mutex<Option<Daemon>>,
     cable: Cable,
     _network: Arc<HostNetwork>,

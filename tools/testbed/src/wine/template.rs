@@ -59,13 +59,13 @@ pub(super) fn template() -> Result<PathBuf> {
     Ok(prefix)
 }
 
-/// Copies the template to `to`, with hard links instead of files, except for the registry, so that it takes no time and no space. Wine and wicd
+/// Copies the template to `to`, with hard links instead of files, except for the registry, so that the copy takes no time and no space. Wine and wicd
 /// replace files; a write *into* a file of Windows itself would change it for all hosts.
 pub(super) fn copy(template: &Path, to: &Path, registry: impl Fn(&str) -> String) -> Result<()> {
     Command::new("cp").args(["-al", "--"]).args([template, to]).run()?;
     for name in ["system.reg", "user.reg", "userdef.reg"] {
         let file = to.join(name);
-        // Not always UTF-8: Wine does not escape non-ASCII text everywhere.
+        // The file is not always UTF-8: Wine does not escape non-ASCII text everywhere.
         let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
         fs::remove_file(&file)?;
         fs::write(&file, registry(&String::from_utf8_lossy(&text)))?;

@@ -127,7 +127,7 @@ async fn a_restart_raises_the_boot_id_and_starts_services_again() -> Result<()> 
     assert!(running(host.services().await?));
     assert_eq!(session.registry(r"Software\Testbed", "Kept").await?, "yes");
 
-    // Restarts that programs on the host request.
+    // Programs on the host request restarts.
     session.ssh("shutdown /r /t 0").await?;
     host.wait_for_boot(3).await?;
     assert_eq!(session.boot_id().await?, "0x3");

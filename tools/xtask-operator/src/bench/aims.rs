@@ -30,14 +30,14 @@ const fn at_least(field: &'static str, bound: f64) -> Aim {
 
 /// Returns the aims of `bench join` for a profile.
 pub(super) fn join(profile: &str) -> Vec<Aim> {
-    // The operator's counters include both pools, so they are not judged.
+    // These profiles have one aim, the time. In `hanging`, the operator's counters also include the pool whose hosts hang.
     match profile {
         "hanging" => return vec![at_most("ratio_to_alone", 1.2)],
         "limited" => return vec![at_most("ratio_to_alone", 1.5)],
         _ => {}
     }
     let mut aims = vec![at_most("ssh_connections_per_host", 1.0), at_most("processes_per_host", 4.0)];
-    // One host, or a few, have the writes of the pool alone.
+    // In other profiles, few hosts share the writes for their pool, so that each host has more.
     let writes = if matches!(profile, "20" | "100" | "1000" | "5000" | "payload") { 11.0 } else { 14.0 };
     aims.push(at_most("api_writes_per_host", writes));
     match profile {
@@ -72,7 +72,7 @@ pub(super) fn upload() -> Vec<Aim> {
 
 /// Number of the operator's writes for each renewal of wicd's certificate: the approval, and the status of the instance.
 const WRITES_OF_A_RENEWAL: f64 = 2.0;
-/// Minimum share of its lifetime after which wicd renews a certificate.
+/// Minimum share of a certificate's lifetime after which wicd renews the certificate.
 const EARLIEST_RENEWAL: f64 = 0.2;
 
 /// Returns the maximum number of writes for renewals per node and day, with the default lifetime of a certificate.
@@ -80,7 +80,7 @@ fn certificate_writes_each_day() -> f64 {
     WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
 }
 
-/// Returns the aims of `bench idle`: at most 0.5 % of a core.
+/// Returns the aims of `bench idle`. The limit of the CPU time is 0.5 % of a core.
 pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
     let days = f64::from(hosts) * f64::from(seconds) / DAY.as_secs_f64();
     let rss = match hosts {

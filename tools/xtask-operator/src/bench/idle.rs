@@ -109,7 +109,7 @@ mod tests {
         for (after, expected) in [
             (written(100.0, 10.0, [old, old]), (0.0, 0.0)),
             (written(102.0, 11.0, [new, old]), (2.0, 0.0)),
-            // A certificate of kubelet, which no status contains.
+            // Kubelet has renewed its certificate, which no status contains.
             (written(101.0, 11.0, [old, old]), (1.0, 0.0)),
             (written(107.0, 12.0, [new, new]), (4.0, 3.0)),
         ] {

@@ -65,10 +65,10 @@ const PROFILES: [Profile; 12] = [
     Profile { boot: Duration::ZERO, process_start: Duration::from_millis(300), ..many("processes", 5) },
 ];
 
-/// Profile that is compared with OpenSSH's sftp: one host, and a payload of real size.
 /// Data rate of a line, in bits per second.
 const GIGABIT: f64 = 1e9;
 
+/// Profile that is compared with OpenSSH's sftp: one host, and a payload of real size.
 const DIRECT: Profile = Profile { payload_mib: 235, boot: Duration::ZERO, beside_sftp: true, ..many("direct", 1) };
 
 const fn many(name: &'static str, hosts: u32) -> Profile {
@@ -143,7 +143,7 @@ async fn measure(profile: &Profile, args: &Args, others: &BTreeMap<&str, f64>) -
         let all = u32::try_from(stats.iter().map(of).sum::<u64>()).unwrap_or(u32::MAX);
         round(f64::from(all) / hosts)
     };
-    // Time that a host needs for itself: its programs, one after the other, and its kubelet.
+    // The host itself needs this time: for its programs, one after the other, and for its kubelet.
     let busy: Duration = world.hosts.iter().map(SimHost::busy).sum();
     let host_seconds = busy.as_secs_f64() / hosts + profile.boot.as_secs_f64();
     let alone = if profile.limited { "100" } else { "20" };

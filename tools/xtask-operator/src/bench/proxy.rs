@@ -10,7 +10,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// Proxy that forwards connections until it is dropped.
+/// Proxy that accepts connections until it is dropped.
 pub(super) struct Proxy {
     /// Address at which the proxy listens.
     pub(super) address: SocketAddr,

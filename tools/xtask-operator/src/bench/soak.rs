@@ -230,7 +230,7 @@ impl Soak {
         self.mend(Instant::now() + Duration::from_hours(1));
         self.causes.joins += u32::try_from(self.listed.iter().filter(|listed| !**listed).count())?;
         self.listed.fill(true);
-        // Hosts keep their previous version, which differs between hosts. After the second change it is the same.
+        // Hosts keep their previous version, which differs between hosts. After the second change, all hosts have the same previous version.
         for _ in 0..2 {
             self.change().await?;
             self.converge().await?;

@@ -17,13 +17,13 @@ pub(super) struct Tally {
     status_writes: u32,
     /// Hosts that were given a slot at least once.
     granted: BTreeSet<String>,
-    /// Nodes that are cordoned, not Ready or gone, with the time since when.
+    /// Nodes that are cordoned, not Ready or gone, with the time when this began.
     disrupted: BTreeMap<String, Duration>,
     disruption: Duration,
 }
 
 impl Tally {
-    /// Resets the counters: the current values become the baseline.
+    /// Resets the counters. A disruption that lasts counts from now on, and a slot in use from the next event of its instance.
     pub(super) fn begin(&mut self, at: Duration) {
         (self.slots, self.status_writes, self.disruption) = (Slots::default(), 0, Duration::ZERO);
         self.granted.clear();
@@ -80,7 +80,7 @@ impl Tally {
     }
 
     /// Returns the average share of `cap` slots that was used between the first grant and the last. Before and after, fewer hosts are
-    /// left to change than there are slots. `None` if all grants had the same time.
+    /// left to change than there are slots. `None` without a grant, or if all grants had the same time.
     pub(super) fn slots_used_ratio(&self, cap: u32) -> Option<f64> {
         self.slots.mean().map(|mean| mean / f64::from(cap))
     }
@@ -175,7 +175,7 @@ mod tests {
         grant(30, "b", Some("2"));
         grant(90, "b", None);
         grant(99, "c", None);
-        // Two slots for 10 s, one for 5 s, two for 5 s.
+        // Two slots are used for 10 s, one for 5 s, and two for 5 s.
         assert_eq!(tally.slots_used_ratio(2), Some(35.0 / 20.0 / 2.0));
         assert_eq!(tally.granted(), 3);
         tally.begin(at(100));
@@ -212,7 +212,7 @@ mod tests {
         tally.node(at(0), &node("b", false, "True"));
         tally.begin(at(10));
         tally.node(at(13), &node("a", false, "True"));
-        // Cordoned, then not Ready as well, then only not Ready.
+        // The node is cordoned, then not Ready as well, then only not Ready.
         tally.node(at(20), &node("b", true, "True"));
         tally.node(at(21), &node("b", true, "Unknown"));
         tally.node(at(22), &node("b", false, "Unknown"));

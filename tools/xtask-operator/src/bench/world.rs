@@ -173,7 +173,8 @@ impl World {
         Ok(begun.elapsed())
     }
 
-    /// Waits until the pools are as expected. The error after the time limit has the messages of instances whose condition is not true.
+    /// Waits until the pools are as expected. The error after the time limit has the messages of at most ten instances whose
+    /// condition is not true.
     pub(super) async fn until(
         &mut self,
         limit: Duration,
@@ -202,7 +203,7 @@ impl World {
         }
     }
 
-    /// Runs a command of the kubectl plugin as the administrator. Returns the command and its time.
+    /// Runs a command of the kubectl plugin as the administrator. Returns the command, its time and its exit status.
     pub(super) async fn run(&self, command: &str) -> Result<String> {
         let program = spawn_blocking(testbed::operator::build).await??.with_file_name("kubectl-windows_node_pools");
         let begun = Instant::now();

@@ -50,7 +50,7 @@ impl Table {
         Self { terminal, begun: Instant::now(), drawn: 0, told: BTreeMap::new() }
     }
 
-    /// Draws the table. Returns true if all of `hosts` hosts are Ready nodes.
+    /// Draws the table, or prints the changes if the output is not a terminal. Returns true if the pool and all of `hosts` hosts are Ready.
     pub(super) fn draw(&mut self, view: &View, hosts: usize) -> bool {
         let rows: Vec<Row> = view.instances.iter().map(row).collect();
         let pool = pool_line(view, &rows, hosts);
@@ -145,7 +145,7 @@ fn lines(rows: &[Row], pool: &str, now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// Returns an age in the short form of kubectl.
+/// Returns an age in a short form, such as `90s`, `5m` or `3h`.
 fn age(seconds: i64) -> String {
     match seconds.max(0) {
         s @ 0..120 => format!("{s}s"),

@@ -83,7 +83,7 @@ impl World {
 
         say("starting the control plane");
         let network = with_wine.then(HostNetwork::create).transpose()?.map(Arc::new);
-        // Time after which the node of a host that is cut off is not Ready.
+        // The node of a host that is cut off is not Ready after this time.
         let controller_manager_flags = vec!["--node-monitor-grace-period=30s".to_owned()];
         let control_plane =
             ControlPlane::start(ControlPlaneOptions { network, controller_manager_flags, ..Default::default() })
@@ -103,7 +103,7 @@ impl World {
         }
         let sim = SimOptions {
             authorized_keys: vec![key.public_key().clone()],
-            // Times of a small machine, so that the table has something to show.
+            // Hosts are as slow as small machines, so that the table has something to show.
             process_start: Duration::from_millis(300),
             boot: Duration::from_secs(2),
             heartbeat: Some(Duration::from_secs(5)),

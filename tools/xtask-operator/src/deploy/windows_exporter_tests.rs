@@ -86,7 +86,7 @@ fn every_series_is_recorded_of_hosts_of_both_operators() {
             }
         }
     }
-    // After five minutes with a quarter of the CPU time idle and half of it in user mode.
+    // For five minutes, a quarter of the CPU time is idle and half of it is in user mode.
     let hosts = |of: &str| -> Vec<(String, f64)> {
         let value = match of {
             "instance:node_cpu_utilisation:rate1m" => 0.75,

@@ -50,7 +50,6 @@ fn document(package: &str, crates: &BTreeSet<Part>) -> Value {
         }
         value
     });
-    // Procedural macros are not listed.
     json!({"format": 1, "packages": packages.collect::<Vec<_>>()})
 }
 

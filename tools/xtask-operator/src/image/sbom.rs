@@ -1,5 +1,5 @@
-//! SBOM of the images, as one CycloneDX document: the operator and `wicd.exe` with their crates, the payload's programs with their Go modules,
-//! and files from Debian packages.
+//! SBOM of the images, as one CycloneDX document: the operator, its client and `wicd.exe` with their crates, the payload's programs with their Go
+//! modules, and files from Debian packages.
 //!
 //! The crates are those that cargo resolves for the program's target. Go embeds the list of modules in a program. For the payload's other
 //! programs and files, the document contains only the hash.
@@ -111,7 +111,7 @@ fn document(programs: &[Program]) -> Value {
     dependencies.extend(programs.iter().map(
         |program| json!({"ref": program.name, "dependsOn": program.parts.iter().map(Part::url).collect::<Vec<_>>()}),
     ));
-    // No timestamp and no serial number: the same images have the same document.
+    // The document has no timestamp and no serial number, so that the same images have the same document.
     json!({
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",

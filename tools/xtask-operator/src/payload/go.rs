@@ -1,9 +1,9 @@
 //! Builds programs for Windows from Go modules.
 //!
-//! Each set of programs has a module of its own under `tools/xtask/payload/`, which names them as tools: go.mod pins the versions,
-//! go.sum the hashes, and no set affects the dependencies of another. Kubernetes has a set for each minor version, from which the test bed also
-//! builds control planes. To take a newer version: change it in that go.mod (and, for Kubernetes, in its replace lines and in
-//! `testbed::binaries::KUBERNETES`) and run `go mod tidy` there.
+//! Each set of programs has a module of its own under `tools/xtask/payload/`, which names them as tools: go.mod pins the versions, go.sum the hashes,
+//! and no set affects the dependencies of another. Kubernetes has a set for each minor version, from which the test bed also builds control planes.
+//! To take a newer version of a program, change the version in the set's go.mod (for Kubernetes, also in the replace lines of go.mod and in
+//! `testbed::binaries::KUBERNETES`), and run `go mod tidy` in the set's folder.
 
 use std::{path::PathBuf, process::Command, time::Instant};
 
@@ -37,7 +37,7 @@ impl Program {
         version.with_context(|| format!("cannot read the version of {}; Go 1.26 or newer is needed", self.module))
     }
 
-    /// Returns a `go` command whose result does not depend on the user's settings.
+    /// Returns a `go` command for Windows on amd64, without cgo, and without the user's workspace and build flags.
     pub(super) fn go(&self, kubernetes: &str) -> Command {
         let mut go = Command::new("go");
         go.current_dir(self.folder(kubernetes))

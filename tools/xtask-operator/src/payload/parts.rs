@@ -108,7 +108,7 @@ pub(super) const PARTS: &[Part] = &[
         program::WIN_OVERLAY,
         cni("github.com/containernetworking/plugins/plugins/main/windows/win-overlay"),
     ),
-    // The newest version for every cluster: it does not depend on one, and older versions refuse the flags of rotation.
+    // Every cluster gets the newest version: the program does not depend on the cluster, and older versions refuse the flags of rotation.
     Part::new(
         "kube-log-runner",
         program::LOG_RUNNER,

@@ -168,7 +168,7 @@ async fn download(client: &Client, image: &Reference, layer: &OciDescriptor, siz
     Ok(file)
 }
 
-/// Adds the program files of a layer to those of the layers below, and removes the files that it deletes.
+/// Adds the program files of a layer to those of the layers below, and removes the files that the layer deletes.
 fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
     let mut here = Files::new();
     let mut gone = Vec::new();
@@ -299,7 +299,8 @@ fn kubernetes_of_wmco(version: &str) -> Option<u32> {
     first.checked_add(numbers.next()?.parse().ok()?)
 }
 
-/// Refuses an image for another minor version of Kubernetes.
+/// Refuses an image whose version is for another minor version of Kubernetes, or is not a version of WMCO. Accepts an image without a version, with a
+/// warning.
 fn fits(version: Option<&str>, kubernetes: &str) -> Result<()> {
     let wanted = super::minor(kubernetes)?;
     let Some(version) = version else {
@@ -349,7 +350,8 @@ fn login(args: &Args, image: &Reference) -> Result<RegistryAuth> {
         .with_context(|| format!("cannot use the login for {} in {}", image.registry(), file.display()))
 }
 
-/// Returns the login whose key is the longest prefix of the image's name.
+/// Returns the login whose key is the longest prefix of the image's name, or an anonymous login if there is no such key. Fails if the login is in a
+/// credential helper, or cannot be read.
 fn login_of(logins: &Logins, image: &Reference) -> Result<RegistryAuth> {
     let name = format!("{}/{}/", image.registry(), image.repository());
     let names = |key: &str| name.starts_with(&format!("{}/", key.trim_start_matches("https://").trim_end_matches('/')));

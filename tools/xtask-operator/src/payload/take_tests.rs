@@ -29,7 +29,7 @@ fn archive(parts: &[Part<'_>]) -> Vec<u8> {
         header.set_size(content.len() as u64);
         header.set_mode(0o755);
         header.as_old_mut().linkname[..to.len()].copy_from_slice(to.as_bytes());
-        // Set directly, because the library refuses a path that leads out.
+        // The name is set directly, because the library refuses a path that leads out.
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_cksum();
         archive.append(&header, content).unwrap();
@@ -245,7 +245,7 @@ fn programs_come_out_of_an_image_of_a_registry() {
     }
     assert!(!files.path().join("refused").exists(), "something was written");
 
-    // Layers of the image, with other sizes in the manifest.
+    // A manifest with another size of a layer is refused.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = Client::new(ClientConfig { protocol: ClientProtocol::Http, ..ClientConfig::default() });
     let reference: Reference = image.parse().unwrap();

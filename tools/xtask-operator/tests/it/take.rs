@@ -28,7 +28,7 @@ fn digest(content: &[u8]) -> String {
 /// Returns an image with one program, and the digests of its manifest and its layer.
 fn image() -> Result<(Content, String, String)> {
     let mut archive = tar::Builder::new(Vec::new());
-    // Headers of a program for amd64.
+    // The headers are those of a program for amd64.
     let mut program = vec![0; 0x40];
     program[..2].copy_from_slice(b"MZ");
     program[0x3c] = 0x40;

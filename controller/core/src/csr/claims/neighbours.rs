@@ -23,8 +23,8 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Collects the addresses and names of all hosts and Nodes. For a host of a pool, only the address at which it was reached counts: its Node could
-    /// report another host's address to take it away from that host. The same applies to Nodes without an instance. Of these, only the addresses of
-    /// control plane nodes count, because no kubelet can set the role label on its own Node.
+    /// report another host's address to take it away from that host. A Node without an instance could do the same, so its addresses count only if it
+    /// is a control plane node: no kubelet can set the role label on its own Node.
     pub fn gather<'a>(instances: &[Arc<WindowsInstance>], nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let mut found = Self::default();
         for instance in instances {
@@ -49,7 +49,7 @@ impl Neighbours {
         found
     }
 
-    /// Reports whether a host other than `host` has the address.
+    /// Reports whether a host or control plane node other than `host` has the address.
     pub fn has_address(&self, ip: IpAddr, host: &str) -> bool {
         self.addresses.get(&ip.to_canonical()).is_some_and(|owners| owners.iter().any(|owner| owner != host))
     }
@@ -59,7 +59,7 @@ impl Neighbours {
         self.reported.get(&spelled(address)).is_some_and(|nodes| nodes.iter().any(|node| node != host))
     }
 
-    /// Reports whether a host other than `host` has the name.
+    /// Reports whether a host or Node other than `host` has the name.
     pub fn has_name(&self, name: &str, host: &str) -> bool {
         // TLS ignores case, and the names of Nodes are lower case.
         let name = name.to_ascii_lowercase();

@@ -18,13 +18,13 @@ impl<'a> Plan<'a> {
         // A slot that the last maintenance has used becomes free in the next decision.
         let is_next = |s: &Candidate| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s));
         let mut candidates = self.to_be_maintained(|s| is_next(s) && self.is_free(s));
-        // Requests of users take precedence over requests of hosts.
+        // Nodes that already have the grant go first. Of the others, nodes whose maintenance a user requests on the instance go first.
         candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
         self.give_maintenance(candidates);
     }
 
-    /// Grants maintenance that hosts request again since their last update. Updates come first: a host that ends its maintenance and begins the next
-    /// would otherwise keep a slot forever, and no update would get its turn.
+    /// Grants maintenance that hosts, or clients of their Nodes, request again since the last update. Updates come first: a host that ends its
+    /// maintenance and begins the next would otherwise keep a slot forever, and no update would get its turn.
     pub(super) fn maintain_again(&mut self) {
         if self.limits.paused {
             return;
@@ -85,11 +85,11 @@ impl<'a> Plan<'a> {
         let settled = number(self.candidates.iter().filter(settled));
         let mut room = self.limits.gate.limit.map_or(u32::MAX, |limit| limit.saturating_sub(settled));
 
-        // Nodes with a grant go first, so that grants stay where they are. A node of an abandoned rollout keeps its place among the first while its
-        // files are copied.
+        // A node of an abandoned rollout keeps its place among the first while its files are copied.
         let is_to_be_sent =
             |s: &Candidate| s.follows_abandoned_version && !s.staged && s.waits_until.is_none() && self.is_free(s);
         let reserved = number(candidates.iter().filter(|(s, _)| is_to_be_sent(s)));
+        // Nodes with a grant go first, so that grants stay where they are.
         for granted in [true, false] {
             for (candidate, wanted) in &candidates {
                 let fits = if granted {
@@ -126,7 +126,8 @@ impl<'a> Plan<'a> {
                 self.give(candidate, Granting { version, ..GrantType::Stage.into() });
             }
         }
-        // Nodes whose files are being copied, or that wait for their turn with all files, keep their grant.
+        // As long as the update limit admits more nodes, nodes whose files are being copied, or that wait for their turn with all files, keep their
+        // grant.
         for (candidate, wanted) in candidates {
             if room > 0 && has(candidate, GrantType::Stage, wanted) && !self.is_repaired_first(candidate) {
                 self.keep(candidate);
@@ -151,8 +152,9 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants repairs of nodes that have not been Ready for a long time, the longest first. A node whose repair has failed comes after nodes that
-    /// were not tried yet: a few broken nodes must not block the others.
+    /// Grants repairs of nodes that have not been Ready for a long time, or whose repair a user requests. Nodes that already have the grant go first,
+    /// then nodes that have been down the longest. A node whose last attempt has failed comes after nodes that were not tried yet: a few broken nodes
+    /// must not block the others.
     pub(super) fn repair(&mut self) {
         let mut candidates: Vec<&'a Candidate> =
             self.candidates.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
@@ -169,7 +171,7 @@ impl<'a> Plan<'a> {
     /// Grants key rotations, on one host at a time: a key that locks the operator out is detected on the first host. A rotation is not disruptive, so
     /// that windows and budgets do not apply.
     pub(super) fn rotate_key(&mut self) {
-        // A host that is to be removed gives up its turn, even in the middle of a rotation.
+        // A leaving host gives up its turn, even in the middle of a rotation.
         if self.limits.paused || self.candidates.iter().any(|s| s.rotating && !s.leaving) {
             return;
         }
@@ -194,7 +196,7 @@ impl<'a> Plan<'a> {
         let is_wanted = |s: &Candidate| s.wants_images && !s.withheld && s.maintenance.is_none();
         let wants = |s: &&'a Candidate| is_wanted(s) && !s.pulling && s.ready && !waits(s) && self.is_idle(s);
         let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(wants).collect();
-        // Hosts whose pull has failed go last.
+        // Hosts that already have the grant go first. Of the others, hosts whose pull has failed go last.
         candidates.sort_by_key(|s| (!has(s), s.images_wait_until.is_some(), s.images_wait_until, &s.name));
         for candidate in candidates {
             if self.budgets.take(Budget::Pulls) {
@@ -203,8 +205,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Reports whether an operation that disturbs no pod may begin on a node. A node that has all files for its change may wait for its turn for
-    /// days, and needs no grant for that.
+    /// Reports whether the state of a node allows another operation to begin, even if the node has a grant with which it only waits: a node that has
+    /// all files for its change may wait for its turn for days, and does not need its grant for that.
     fn is_idle(&self, candidate: &Candidate) -> bool {
         let idles = candidate.staged && candidate.grant == Some(GrantType::Stage) && self.is_kept(candidate);
         let is_ours = candidate.joined && !candidate.held && !candidate.leaving;
@@ -230,15 +232,15 @@ impl<'a> Plan<'a> {
         self.limits.remediation != RemediationType::None && may_be_repaired(candidate)
     }
 
-    /// Reports whether a node is repaired before it is sent another version. After a failed attempt it is not: perhaps only the other version can fix
-    /// it.
+    /// Reports whether a node is repaired before it is sent another version. After a failed attempt it is not, unless a user requests the repair:
+    /// perhaps only the other version can fix the node.
     fn is_repaired_first(&self, candidate: &Candidate) -> bool {
         (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
     }
 
-    /// Returns the rank of a node that is to be changed. Nodes of an abandoned rollout go first, to keep the number of versions in use low; then
-    /// unavailable nodes, which have nothing to lose. Nodes whose last attempt has failed and lost nodes go last: they would only delay the others.
-    /// Otherwise the order is zone after zone, and by name.
+    /// Returns the rank of a node that needs a change. Nodes whose last attempt has failed go last, followed only by lost nodes: they would delay
+    /// other nodes. Of all other nodes, those that follow an abandoned version go first, to keep the number of versions in use low; then unavailable
+    /// nodes, which have nothing to lose. Nodes of the same kind go zone by zone, and by name.
     pub(super) fn rank(&self, candidate: &Candidate) -> impl Ord + use<> {
         let place = match candidate {
             _ if self.lost.names.contains(&candidate.name) => 4,
@@ -251,7 +253,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Reports whether a node is not Ready, and no user or other program is working on it.
+/// Reports whether a node that stays in the pool is not Ready, and [`Candidate::no_repair`] names no reason against its repair.
 fn may_be_repaired(candidate: &Candidate) -> bool {
     candidate.joined && !candidate.leaving && !candidate.ready && candidate.no_repair().is_none()
 }

@@ -1,4 +1,4 @@
-//! Causes for which healthy nodes wait for their change until a user acts. Pure.
+//! Causes for which nodes wait for their change: lost settings, holds, cordons, and a budget that is used up. Pure.
 
 use api::{
     GrantType,
@@ -44,7 +44,7 @@ pub(super) fn on_hold(members: &[Member]) -> Option<Wait> {
     (!names.is_empty()).then(|| Wait::new(Cause::Hold, message))
 }
 
-/// Returns the names of the nodes that users hold, whether or not they are to be changed.
+/// Returns the names of the nodes that users hold, whether or not they need a change. Leaving nodes are left out.
 pub(super) fn held(members: &[Member]) -> Vec<String> {
     names(members, |m| m.candidate.held && !m.candidate.leaving)
 }
@@ -105,7 +105,7 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     Some(Wait::new(cause, message))
 }
 
-/// Returns the names of the nodes that users have cordoned, whether or not they are to be changed.
+/// Returns the names of the nodes that users have cordoned, whether or not they need a change. Leaving and held nodes are left out.
 pub(super) fn cordoned(members: &[Member]) -> Vec<String> {
     names(members, |m| m.candidate.cordoned && m.candidate.joined && !m.candidate.held && !m.candidate.leaving)
 }

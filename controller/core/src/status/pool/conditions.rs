@@ -122,7 +122,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns [`kind::UPDATED`]: True if every host is a node of the desired version.
+    /// Returns [`kind::UPDATED`]: True if every host that stays is a node and needs no change.
     pub(super) fn updated(&self) -> Next {
         let groups = self.groups;
         if !groups.outdated.is_empty() {
@@ -163,8 +163,8 @@ impl<'a> View<'a> {
         set(Status::True, why, &self.act)
     }
 
-    /// Returns [`kind::READY`], which sums up the others for clients that read only one condition. It is Unknown, not False, as long as the
-    /// operator makes progress.
+    /// Returns [`kind::READY`], which sums up the other conditions for clients that read only one. While the operator makes progress, it is Unknown
+    /// instead of False, unless only a user can help, a join or a removal has failed, or the list has a problem.
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
@@ -246,7 +246,7 @@ impl<'a> View<'a> {
     }
 
     /// Returns facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes
-    /// without reports of wicd, and keys and accounts that cannot be used. The nodes work nevertheless.
+    /// without reports of wicd, and keys and accounts that cannot be used. None of these facts alone makes the pool not Ready.
     fn asides(&self) -> impl Iterator<Item = String> {
         let members = self.seen.members;
         let is_said = |reason| self.held.as_ref().is_some_and(|held| held.reason() == reason);
@@ -326,14 +326,14 @@ impl<'a> View<'a> {
         set(Status::True, why, message)
     }
 
-    /// Returns [`kind::KEYS_CURRENT`]: True if every host accepts the first key of its list.
+    /// Returns [`kind::KEYS_CURRENT`]: True if every node accepts the first key of its list, and has no old key to give up.
     pub(super) fn keys_current(&self) -> Next {
         let keys = self.seen.keys.as_ref().filter(|keys| keys.total > 0 || keys.problem.is_some());
         let Some(keys) = keys else { return Next::Remove };
         keys_in_words(keys, self.pause.is_some()).into()
     }
 
-    /// Returns [`kind::IMAGES_PULLED`]: True if every host has the images that are pulled in advance.
+    /// Returns [`kind::IMAGES_PULLED`]: True if every node that stays has the images that are pulled in advance.
     pub(super) fn images_pulled(&self) -> Next {
         let Some(images) = image_pull::standing(self.pool.spec.pre_pull_images(), self.seen.members) else {
             return Next::Remove;
@@ -411,7 +411,7 @@ fn strays_in_words(strays: &[String]) -> String {
     }
 }
 
-/// Returns the status, reason and message of [`kind::PAUSED`]: True while the operator begins no operation.
+/// Returns the status, reason and message of [`kind::PAUSED`]: True while a user has paused the pool.
 pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     match pause {
         Some(pause) => (Status::True, Reason::Paused, pause.to_string()),
@@ -419,8 +419,8 @@ pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     }
 }
 
-/// Returns the status, reason and message of [`kind::KEYS_CURRENT`]: hosts that still accept an old key, and the cause. They are independent of the
-/// other conditions: the nodes work with either key.
+/// Returns the status, reason and message of [`kind::KEYS_CURRENT`]: the hosts that still accept an old key, and the cause. A node works with an old
+/// key, too.
 fn keys_in_words(keys: &KeyRotationStatus, paused: bool) -> (Status, Reason, String) {
     let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, first_names(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {

@@ -35,11 +35,11 @@ pub(super) struct Groups {
     pub up_to_date: Vec<String>,
     /// Nodes that stay, and are not available.
     pub unavailable: Vec<String>,
-    /// Nodes that are being changed.
+    /// Nodes that stay, and are being changed or restarted. Maintenance, repairs, and retries on nodes that are not Ready are left out.
     pub updating: Vec<String>,
     /// Nodes that do not work, and are being repaired.
     pub repairing: Vec<String>,
-    /// Nodes that are to be restarted, because Windows or a user requests it, and that wait for their turn.
+    /// Nodes that stay, and wait for a restart that Windows or a user requests. Held nodes are left out.
     pub to_restart: Vec<String>,
     /// Nodes that are drained for maintenance, or are about to be. They are not expected to work.
     pub maintained: Vec<String>,
@@ -47,15 +47,15 @@ pub(super) struct Groups {
     pub staging: Vec<String>,
     /// Hosts that have exceeded the progress deadline of the pool.
     pub overdue: Vec<String>,
-    /// Nodes that do not follow the desired version.
+    /// Nodes that stay and need a change, mostly because they do not follow the desired version.
     pub outdated: Vec<String>,
-    /// Number of nodes that follow the desired version, Ready or not.
+    /// Number of nodes that stay and need no change, Ready or not.
     pub updated: usize,
-    /// Hosts that stay, and failed: while they join, or while their nodes are changed.
+    /// Hosts that stay, and failed while they joined or while their nodes were changed, or failed to follow the version of the rollout.
     pub failed: Vec<String>,
     /// Hosts that have failed for so long, or so often, that the pool counts as failed while the operator continues to try.
     pub lasting: Vec<String>,
-    /// Number of listed hosts that had no instance yet when the pool was observed.
+    /// Number of listed hosts that had no instance, or only one that leaves, when the pool was observed.
     pub new: usize,
 }
 
@@ -108,7 +108,7 @@ impl Groups {
             updating: names(&|m| {
                 let is_update =
                     |g: GrantType| g.is_change() && !matches!(g, GrantType::Maintenance | GrantType::Repair);
-                // A retry on a host that is off, and on which an earlier attempt failed, is no progress.
+                // A retry on a node that is not Ready is not progress: the host may be off.
                 granted(m).is_some_and(is_update) && stays(m) && (m.candidate.ready || !fails(m))
             }),
             repairing: names(&|m| granted(m) == Some(GrantType::Repair) && stays(m)),
@@ -148,8 +148,8 @@ fn fails(member: &Member) -> bool {
     failures(member).is_some()
 }
 
-/// Reports whether a node has failures and still must be changed or restarted: its host cannot be reached, lacks files, or is not fit for the
-/// change. Most of the time, no operation is in progress on it.
+/// Reports whether a node has failures and still must be changed or restarted: its host cannot be reached, lacks files, or is not fit for the change.
+/// Most of the time, no operation is in progress on it. Leaving and held nodes are left out.
 fn is_kept_waiting(member: &Member) -> bool {
     let candidate = &member.candidate;
     fails(member)
@@ -200,13 +200,14 @@ fn on_its_way_since(member: &Member, rollout: Option<&RolloutStatus>) -> Option<
     let began = |o: &Operation| if is_handed_back(o) { o.step_start_time } else { o.start_time };
     let under_way = operation.and_then(|o| began(o).known());
     let failing = if is_kept_waiting(member) {
-        // Operations that fail before a disruption are short, so the deadline counts from the first failure in this rollout.
+        // Operations that fail before a disruption are short, so the deadline counts from the first failure, or from the start of the rollout if that
+        // is later.
         let first = failures.and_then(|f| f.first_time?.known());
         first.max(rollout.and_then(|r| r.start_time.known()))
     } else if member.candidate.joined || member.candidate.leaving {
         None
     } else {
-        // The deadline of a host that joins counts from the creation of its instance.
+        // The deadline of a host whose join has failed counts from the creation of its instance.
         failures.and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
     };
     [under_way, failing].into_iter().flatten().min()

@@ -186,7 +186,7 @@ fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     refused(problems).take(MAX_REFUSED).map(entry).collect()
 }
 
-/// Returns the number of nodes for each version.
+/// Returns the number of nodes for each version, for the first 32 versions.
 fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     let mut counts: BTreeMap<String, i32> = BTreeMap::new();
     for version in current {

@@ -1,4 +1,4 @@
-//! Trouble of a pool, the worst first, with the affected host, the start time and the remedy. Pure.
+//! Trouble of a pool, the worst first. Messages name the affected objects and, for some kinds of trouble, the start time and the remedy. Pure.
 
 use api::{GrantType, Pause, Reason, RemediationType, WindowsNodePool};
 use jiff::{SignedDuration, Timestamp};
@@ -24,7 +24,7 @@ impl Trouble {
     }
 }
 
-/// Returns the worst kind of trouble, with the others in its message; `None` if nothing is wrong.
+/// Returns the worst kind of trouble, with the next kinds in its message; `None` if nothing is wrong.
 pub(super) fn worst(
     pool: &WindowsNodePool,
     pause: Option<Pause>,
@@ -61,7 +61,7 @@ fn window(seen: &ObservedPool<'_>) -> Option<Trouble> {
     seen.window.err().map(|error| Trouble::new(error.reason(), error.to_string()))
 }
 
-/// Returns the trouble with too many nodes that are not Ready: nothing is repaired until a user has found the common cause.
+/// Returns the trouble with too many nodes that are not Ready or are lost: a user must find the common cause.
 pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
     let message = || {
         format!(

@@ -19,13 +19,13 @@ use tokio::{
 pub(crate) enum Forwards {
     /// Refuses, because forwarding is not allowed.
     Nothing,
-    /// Connects to the requested address, and reports a failure.
+    /// Connects to the requested address, or reports that the connection failed.
     Asked,
     /// Connects to this address in any case.
     Always(SocketAddr),
     /// Never answers.
     Hangs,
-    /// Connects, and ends the connection after this many bytes from the other host.
+    /// Connects, and ends the client's connection after this many bytes from the other host.
     Breaks(u64),
 }
 

@@ -116,7 +116,7 @@ fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>
     node::ready(node).0 && complete && !changes
 }
 
-/// Returns the state of a host that refuses every key of its list, or `None` if it does not.
+/// Returns the state of a host that refuses every key of its list. `None` if it does not, or if this is not known, as after a change of the list.
 async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) -> Option<Refuses> {
     let status = instance.status.as_ref()?;
     // Secrets are read only for hosts that refuse keys.

@@ -60,7 +60,7 @@ pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
             }
         }
         if !watches.is_empty() && cx.other_operator.is_gone() && user_data::keep(cx).await {
-            // The user data was written, so the key has changed. Pools would detect that only later, because they do not watch Secrets.
+            // The user data was written, so the key may have changed. Pools would detect that only later, because they do not watch Secrets.
             wake_pools(cx, |_| true);
         }
         let next = tokio::time::sleep(cx.process.args.machine_discovery_interval);

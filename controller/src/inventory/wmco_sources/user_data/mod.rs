@@ -67,8 +67,8 @@ fn text(secret: &Secret) -> Option<Cow<'_, str>> {
     api::text::decode(&secret.data.as_ref()?.get(KEY)?.0).ok()
 }
 
-/// Reconciles the Secret in the namespaces of Machines that exist. Makes no change without the key, because the current content may be right. Returns
-/// true if a Secret was written.
+/// Reconciles the Secret in each namespace of Machines that exists. Makes no change without the key, because the current content may be right.
+/// Returns true if a Secret was written.
 pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
     let public_key = match cx.hosts.secrets.key(&default).await {

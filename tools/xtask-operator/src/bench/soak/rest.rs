@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn new_objects_and_unexplained_numbers_are_left_behind() {
         let joined = objects(&["a/one", "a/two"]);
-        // 3 requests and 4 events.
+        // One join explains 3 requests and 4 events.
         let causes = Causes { joins: 1, ..Causes::default() };
         let eleven: Vec<String> = (10..21).map(|n| n.to_string()).collect();
         let eleven: Vec<&str> = eleven.iter().map(String::as_str).collect();

@@ -107,7 +107,7 @@ fn annotations(release: &Release<'_>) -> Result<Value> {
         api::examples().into_iter().find(|example| example.name == "minimal").context("no minimal example")?;
     let minimal = without_null(json!(minimal.pool));
     let mut annotations = json!({
-        // One object of each kind: consoles identify them by kind and name.
+        // There is one object of each kind, because consoles identify them by kind and name.
         "alm-examples": serde_json::to_string_pretty(&[&minimal, &instance()])?,
         "capabilities": "Full Lifecycle",
         "categories": "Cloud Provider, OpenShift Optional",

@@ -60,8 +60,9 @@ enum Place {
     Left,
 }
 
-/// Returns the place of an object. Permissions in the operator's own namespace are a file: as `permissions` in the ClusterServiceVersion, OLM
-/// would grant them for the whole cluster if the operator watches all namespaces, and the operator could read every Secret.
+/// Returns the place of an object. Permissions in the operator's own namespace are a file: if they were `permissions` in the
+/// ClusterServiceVersion, OLM would grant them for the whole cluster when the operator watches all namespaces, and the operator could read every
+/// Secret.
 fn place(object: &Object) -> Place {
     let metadata = &object.value["metadata"];
     let is_operators = metadata["name"] == NAME;
@@ -90,7 +91,7 @@ fn sorted(release: &Release<'_>) -> Result<Sorted> {
     let mut values = chart::values(Platform::OpenShift.name());
     values["image"] = chart::image(release.image);
     if let Some(image) = release.payload {
-        // Not as a volume: OLM also installs on clusters whose nodes cannot mount an image.
+        // The payload is not mounted as a volume, because OLM also installs on clusters whose nodes cannot mount an image.
         values["payload"] = json!({"image": image, "by": "initContainers"});
     }
     let objects = chart::render(MANAGED_BY, values)?;

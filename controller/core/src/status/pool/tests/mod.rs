@@ -161,7 +161,7 @@ fn a_message_does_not_grow_with_the_pool() {
 
 #[test]
 fn paused_is_not_reconciling() {
-    // Columns: phase of the second host, and expected: Ready, Updating, kstatus.
+    // Columns: phase of the second host, and expected: Ready, kstatus.
     for (phase, ready_status, kstatus) in [(Phase::Pending, "Unknown", "InProgress"), (Phase::Ready, "True", "Current")]
     {
         let scene = Scene::of(pool_with(2, paused()), [ready("h0"), member("h1", phase)]);
