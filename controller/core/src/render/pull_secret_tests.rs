@@ -72,7 +72,7 @@ fn wildcards_match_as_those_of_kubelet_do() {
         ("mirror.example.com", "", Some("all:a")),
         ("mirror.example.com", "org/app", Some("org:o")),
         ("exact.example.com", "app", Some("exact:e")),
-        ("exact.example.com", "org", Some("org:o")),
+        ("exact.example.com", "org", Some("exact:e")),
         ("mirror.example.com:5000", "org", Some("port:p")),
         ("mirror.example.com:5001", "", None),
         ("a.mirror.example.com", "", None),
