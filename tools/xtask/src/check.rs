@@ -188,7 +188,7 @@ const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "8
 const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
 
 /// Number of `BUSY` tests that run at once, as some of them also wait.
-const BUSY_TEST_THREADS: &str = "6";
+const BUSY_TEST_THREADS: &str = "4";
 
 /// Integration tests with programs of other projects, which take half an hour to build: they run only in the nightly check.
 const JUDGES: &str = "judges::";
