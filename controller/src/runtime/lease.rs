@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// A deleted, released or lost Lease, or an API server that does not answer or returns errors, ends leading with the right cause.
+    /// A deleted, forbidden, released or lost Lease ends the leadership, and the log names the cause.
     #[tokio::test]
     async fn the_cause_of_a_lost_lease_is_named() {
         let api = FakeApi::new();
