@@ -76,8 +76,7 @@ pub struct Entry {
     pub rights: u32,
     /// Inheritance flags, as Windows stores them.
     pub flags: u8,
-    /// True if the entry denies the rights. A condition of the entry is not stored, so that a list that is written again denies the rights
-    /// unconditionally.
+    /// True if the entry denies the rights.
     pub denies: bool,
 }
 
@@ -159,7 +158,7 @@ impl AccessList {
     }
 
     /// Returns the list without these rights of untrusted users to the file or directory itself; `None` if they have none of these rights. Their
-    /// rights to the content of a directory stay. Entries of an unknown kind are dropped.
+    /// rights to the content of a directory stay. Entries of an unknown kind, such as conditional ones, are dropped.
     pub fn narrowed(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> Option<Self> {
         if !self.grants(&is_trusted, rights) {
             return None;

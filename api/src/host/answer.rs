@@ -95,7 +95,7 @@ pub struct HostState {
     /// Reason why the host cannot reach the API server of the request. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,
-    /// Ports in the request on which a program listens.
+    /// Ports in the request that cannot be bound: a program listens on them, or Windows reserves them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports_in_use: Vec<u16>,
     /// Causes for which Windows itself waits for a restart. This field and those after it are set only in answers to requests for facts.

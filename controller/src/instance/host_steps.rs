@@ -328,8 +328,7 @@ pub(super) async fn configure(
 fn not_placed(version: &str) -> RemoteError {
     let message = format!(
         "wicd on the host reported success, but the host does not have the configuration of version {}; check whether another program changes files \
-         in \
-         C:\\k\\wicd",
+         in C:\\k\\wicd",
         short(version)
     );
     RemoteError::Host { reason: Reason::HostFilesChanged, message }

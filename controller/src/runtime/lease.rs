@@ -116,7 +116,7 @@ fn newer(transitions: i32, now: Timestamp) -> i32 {
 enum Renewal {
     /// The Lease was renewed, with this resource version.
     Renewed(u64),
-    /// This process no longer holds the Lease. Has the current holder, or an empty string.
+    /// Lost Lease, with its current holder, or an empty string if it was released.
     Held(String),
     /// The Lease is older than the one that this process has written.
     WentBack(u64),

@@ -33,11 +33,9 @@ use super::wide::{check, check_code, is, text, wide};
 use crate::access::{self, AccessList, Entry, Guard};
 use crate::host::{HostError, PathEntry};
 
-/// Type of an entry of an access list that grants rights; [`DENIED`] is the type of one that denies them, and [`DENIED_ON_CONDITION`] of one that
-/// denies them on a condition after the SID (`ACCESS_DENIED_CALLBACK_ACE_TYPE`).
+/// Type of an entry of an access list that grants rights; [`DENIED`] is the type of one that denies them.
 const ALLOWED: u8 = 0;
 const DENIED: u8 = 1;
-const DENIED_ON_CONDITION: u8 = 10;
 /// Access list of a file that only SYSTEM and Administrators may use.
 const FILE: &str = "O:BAD:P(A;;FA;;;SY)(A;;FA;;;BA)";
 /// Access list that a directory inherits from a private one, as Windows itself would write it.
@@ -167,17 +165,16 @@ unsafe fn entries(dacl: *const ACL) -> io::Result<Vec<Entry>> {
         .map(|index| {
             let mut pointer = null_mut();
             // SAFETY: the list is valid and has an entry of this index. All kinds of entries begin with header and rights, and a SID follows
-            // in entries of the three kinds that are named here.
+            // in entries of the two kinds that are named here.
             unsafe {
                 check(GetAce(dacl, index, &raw mut pointer))?;
                 let entry = pointer.cast::<ACCESS_ALLOWED_ACE>();
                 let header = (*entry).Header;
                 let sid = match header.AceType {
-                    ALLOWED | DENIED | DENIED_ON_CONDITION => sid_text((&raw mut (*entry).SidStart).cast())?,
+                    ALLOWED | DENIED => sid_text((&raw mut (*entry).SidStart).cast())?,
                     _ => String::new(),
                 };
-                let denies = matches!(header.AceType, DENIED | DENIED_ON_CONDITION);
-                Ok(Entry { sid, rights: (*entry).Mask, flags: header.AceFlags, denies })
+                Ok(Entry { sid, rights: (*entry).Mask, flags: header.AceFlags, denies: header.AceType == DENIED })
             }
         })
         .collect()

@@ -96,7 +96,7 @@ pub enum Fault {
     },
     /// Another program has kubelet's port.
     #[error(
-        "another program on the host listens on port {ports}, which kubelet needs; find it with `netstat -abno`, and stop it"
+        "the host cannot use port {ports}, which kubelet needs: stop the program that listens there (`netstat -abno`), or end the reservation by Windows (`netsh interface ipv4 show excludedportrange tcp`)"
     )]
     PortInUse {
         /// Ports that are in use.

@@ -29,7 +29,7 @@ pub enum AccountFault {
         /// Accounts that cannot be used, each with the cause and the remedy.
         accounts: String,
     },
-    /// It is unknown whether the host can use at least one account, and no account is known to be unusable.
+    /// No account is known to be unusable, and the state of at least one is unknown.
     #[error(
         "Windows could not tell whether the host can use the group Managed Service Accounts {accounts}; check that the host reaches a domain controller. If it does, restart the host. If it is already a node, request its maintenance first, so that it is drained: set the annotation windowsmachineconfig.openshift.io/maintenance of its WindowsInstance to a reason"
     )]
