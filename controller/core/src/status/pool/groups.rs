@@ -79,6 +79,12 @@ impl Groups {
             Some(change) => change.as_ref().map(|g| g.type_),
             None => m.candidate.grant,
         };
+        // An operation whose grant is revoked counts until it has ended: the node need not be Ready again.
+        let change = |m: &Member| {
+            let operation = m.instance.status.as_ref().and_then(|s| s.operation.as_ref()).map(|o| o.type_);
+            let begun = operation.filter(|_| m.candidate.begun);
+            granted(m).filter(|g| g.is_change()).or(begun)
+        };
         let rollout = seen.course.status.as_ref();
         let tried = rollout.map(|r| r.to_version.as_str());
         // Failures also count during a rollback of all nodes: a user must know that the version was tried and failed.
@@ -93,7 +99,7 @@ impl Groups {
         let stuck = |m: &Member| m.candidate.leaving && fails(m);
         Self {
             not_ready: names(&|m| {
-                let is_expected = m.candidate.begun && granted(m) != Some(GrantType::Repair);
+                let is_expected = m.candidate.begun && change(m) != Some(GrantType::Repair);
                 m.candidate.joined && !m.candidate.ready && stays(m) && !is_expected
             }),
             joining: names(&|m| joins(m) && !fails(m) && phase(m) == Some(Phase::Joining)),
@@ -106,19 +112,13 @@ impl Groups {
             }),
             unavailable: names(&|m| m.candidate.joined && !m.candidate.available && stays(m)),
             updating: names(&|m| {
-                let is_update =
-                    |g: GrantType| g.is_change() && !matches!(g, GrantType::Maintenance | GrantType::Repair);
+                let is_update = |g: GrantType| !matches!(g, GrantType::Maintenance | GrantType::Repair);
                 // A retry on a node that is not Ready is not progress: the host may be off.
-                granted(m).is_some_and(is_update) && stays(m) && (m.candidate.ready || !fails(m))
+                change(m).is_some_and(is_update) && stays(m) && (m.candidate.ready || !fails(m))
             }),
-            repairing: names(&|m| granted(m) == Some(GrantType::Repair) && stays(m)),
-            to_restart: names(&|m| {
-                m.candidate.wants_reboot
-                    && !m.candidate.held
-                    && stays(m)
-                    && !granted(m).is_some_and(GrantType::is_change)
-            }),
-            maintained: names(&|m| granted(m) == Some(GrantType::Maintenance) && stays(m)),
+            repairing: names(&|m| change(m) == Some(GrantType::Repair) && stays(m)),
+            to_restart: names(&|m| m.candidate.wants_reboot && !m.candidate.held && stays(m) && change(m).is_none()),
+            maintained: names(&|m| change(m) == Some(GrantType::Maintenance) && stays(m)),
             staging: names(&|m| granted(m) == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
             overdue: names(&|m| is_overdue(m, pool, rollout, now)),
             outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),

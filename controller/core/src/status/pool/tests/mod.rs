@@ -92,6 +92,35 @@ fn a_host_that_goes_over_to_another_pool_does_not_count() {
     assert_eq!(condition(&status, kind::READY), ("True", "Succeeded", "1 of 1 nodes Ready"));
 }
 
+/// Checks each combination of an operation, a grant and a decision: a pool with a node that is not Ready is never done, whatever is under way on it.
+#[test]
+fn a_pool_is_not_done_while_a_node_is_not_ready() {
+    use GrantType::{Maintenance, PullImages, Reboot, Remove, Repair, RotateKey, Stage, Update};
+    let types =
+        [None].into_iter().chain([Update, Reboot, Repair, Maintenance, Stage, RotateKey, PullImages, Remove].map(Some));
+    let decisions = [None, Some(None)].into_iter().chain(types.clone().skip(1).map(Some));
+    let of_grants = types.clone().flat_map(|grant| decisions.clone().map(move |decision| (grant, decision)));
+    for (grant, decision) in of_grants {
+        for (operation, fails) in types.clone().flat_map(|operation| [(operation, false), (operation, true)]) {
+            let about = format!("{operation:?}, {grant:?}, {decision:?}, {fails}");
+            let phase = if fails { Phase::Failed } else { Phase::NotReady };
+            let node = changed(member("h1", phase), |candidate, status| {
+                status.current_version = Some(VERSION.into());
+                status.operation = operation.map(|type_| Operation { type_, ..Operation::default() });
+                candidate.begun = operation.is_some_and(GrantType::is_change);
+                (candidate.joined, candidate.grant) = (true, grant);
+            });
+            let mut scene = Scene::of(pool(2), [ready("h0"), node]);
+            let decided = decision.map(|type_| type_.map(Into::into));
+            scene.decision.changes.extend(decided.map(|grant| ("h1".to_owned(), grant)));
+            let status = scene.status();
+            let (_, reason, _) = condition(&status, kind::READY);
+            assert_eq!(status.ready_nodes, 1, "{about}");
+            assert_ne!(reason, "Succeeded", "{about}");
+        }
+    }
+}
+
 #[test]
 fn saying_it_twice_changes_nothing() {
     let mut scene = Scene::of(pool(2), [ready("h0"), member("h1", Phase::Failed)]);
