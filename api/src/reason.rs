@@ -217,7 +217,7 @@ reasons! {
     PoolMissing,
     /// Pools are not Ready.
     PoolsNotReady,
-    /// Another program listens on the port of kubelet.
+    /// Another program, or a reservation of Windows, holds the port of kubelet.
     PortInUse,
     /// A host could not [pull an image ahead](../guide/rollouts.md#pull-images-ahead). Changes of its node no longer wait for it.
     PrePullFailed,

@@ -91,15 +91,16 @@ impl ArtifactError {
 /// there is no entry at `path`.
 pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<File>, ArtifactError> {
     let wanted = normal(path).ok_or_else(|| ArtifactError::PathInvalid(path.to_owned()))?;
-    let mut bytes = Bounded { inner: &mut bytes, left: limits.transfer };
+    let mut bytes = Bounded { inner: Watched { inner: &mut bytes, fault: None }, left: limits.transfer };
     let mut unpacked = Bounded { inner: GzDecoder::new(&mut bytes), left: limits.transfer };
     let files = entries(&mut unpacked, &wanted, limits);
-    // A wrong digest or a read error takes precedence over faults in the archive.
-    let rest = io::copy(&mut bytes, &mut io::sink()).map_err(|error| classify(error, limits));
-    let (files, is_there) = match rest {
-        Err(error @ (ArtifactError::Digest | ArtifactError::Read(_))) => return Err(error),
-        rest => files.and_then(|files| rest.map(|_| files))?,
-    };
+    let rest = io::copy(&mut bytes, &mut io::sink()).map_err(|error| classify(&error, limits));
+    // A wrong digest or a failed download takes precedence over faults in the archive.
+    if let Some(fault) = bytes.inner.fault {
+        let is_other = fault.get_ref().and_then(|e| e.downcast_ref::<DigestError>()).is_some();
+        return Err(if is_other { ArtifactError::Digest } else { ArtifactError::Read(fault) });
+    }
+    let (files, is_there) = files.and_then(|files| rest.map(|_| files))?;
     if !is_there {
         return Err(ArtifactError::PathNotFound(path.to_owned()));
     }
@@ -108,7 +109,7 @@ pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<F
 
 /// Returns the files, and whether the archive has an entry at the path.
 fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, bool), ArtifactError> {
-    let fail = |error| classify(error, limits);
+    let fail = |error: io::Error| classify(&error, limits);
     let (mut files, mut total, mut is_there) = (Vec::<File>::new(), 0_u64, wanted.is_empty());
     let mut seen = BTreeSet::new();
     let mut long_name: Option<Vec<u8>> = None;
@@ -179,7 +180,7 @@ fn extension(entry: impl Read, size: u64, limits: &Limits) -> Result<Vec<u8>, Ar
         return Err(ArtifactError::Malformed("it has a name of more than 64 KiB"));
     }
     let mut bytes = Vec::new();
-    entry.take(MAX_EXTENSION).read_to_end(&mut bytes).map_err(|error| classify(error, limits))?;
+    entry.take(MAX_EXTENSION).read_to_end(&mut bytes).map_err(|error| classify(&error, limits))?;
     Ok(bytes)
 }
 
@@ -217,21 +218,30 @@ fn normal(path: &str) -> Option<String> {
     (!parts.contains(&"..")).then(|| parts.join("/"))
 }
 
-fn classify(error: io::Error, limits: &Limits) -> ArtifactError {
-    let inner = error.get_ref();
-    if inner.and_then(|e| e.downcast_ref::<DigestError>()).is_some() {
-        ArtifactError::Digest
-    } else if inner.and_then(|e| e.downcast_ref::<Exceeded>()).is_some() {
+/// Returns the fault of an archive whose bytes could be read.
+fn classify(error: &io::Error, limits: &Limits) -> ArtifactError {
+    if error.get_ref().and_then(|e| e.downcast_ref::<Exceeded>()).is_some() {
         ArtifactError::TooLarge(format!("more than {} bytes", limits.transfer))
-    } else if inner.is_some() && error.kind() == io::ErrorKind::Other
-        || matches!(
-            error.kind(),
-            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-        )
-    {
-        ArtifactError::Malformed("it is damaged or cut off")
     } else {
-        ArtifactError::Read(error)
+        ArtifactError::Malformed("it is damaged or cut off")
+    }
+}
+
+/// Reader that keeps the error of its source: libraries that unpack an archive replace it with their own.
+struct Watched<R> {
+    inner: R,
+    fault: Option<io::Error>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.inner.read(buffer).map_err(|error| {
+            let kind = error.kind();
+            if kind != io::ErrorKind::Interrupted {
+                self.fault.get_or_insert(error);
+            }
+            kind.into()
+        })
     }
 }
 

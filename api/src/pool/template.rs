@@ -168,7 +168,7 @@ pub struct CredentialPlugin {
     pub clsid: String,
 }
 
-/// Settings of kubelet, with the names and units of `KubeletConfiguration`. A setting that is absent has the operator's default
+/// Settings of kubelet: `cloudProvider`, and others with the names and units of `KubeletConfiguration`. A setting that is absent has the operator's default
 /// for all nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]

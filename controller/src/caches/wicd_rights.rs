@@ -32,6 +32,16 @@ impl RightsProblem {
         Self { reason: Reason::PolicyMissing, message }
     }
 
+    /// Returns the problem of a ClusterRoleBinding that another one replaces.
+    pub(crate) fn replaced() -> Self {
+        let message = format!(
+            "the ClusterRoleBinding {} is being deleted, or refers to another role: the operator creates it again once it is gone, and the hosts' daemons \
+             (wicd) get no certificates meanwhile; if it stays, check its finalizers",
+            wicd_rbac::BINDING
+        );
+        Self { reason: Reason::PolicyMissing, message }
+    }
+
     /// Returns the problem of a ClusterRoleBinding that cannot be written. `doing` completes "failed to …".
     pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
         let message = format!(

@@ -56,7 +56,9 @@ pub(crate) enum ClusterError {
         flag: &'static str,
     },
     /// The certificate of the API server could not be read.
-    #[error("failed to read the certificate of the API server at {url}: {problem}")]
+    #[error(
+        "failed to read the certificate of the API server at {url}: {problem}; check the network, and a proxy if there is one, between the operator and the API server"
+    )]
     NoAnswer {
         /// URL of the API server.
         url: String,

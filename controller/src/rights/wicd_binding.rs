@@ -134,8 +134,10 @@ fn settles_in(written: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Duratio
 /// Action on wicd's ClusterRoleBinding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// Leave the binding unchanged.
+    /// Leave the binding as it is: with the rights if the policies are in force, otherwise missing.
     Nothing,
+    /// Wait until the binding is gone, which is being deleted.
+    Wait,
     /// Delete the binding.
     Delete,
     /// Create or correct the binding.
@@ -155,7 +157,7 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
                 Act::Delete
             } else if grant.metadata.deletion_timestamp.is_some() {
                 // The binding is created again after its deletion.
-                Act::Nothing
+                Act::Wait
             } else if grant.subjects == wanted.subjects
                 && grant.owner_references().iter().any(|o| Some(&o.uid) == owner.metadata.uid.as_ref())
             {
@@ -217,15 +219,20 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
         record_rights(cx, RightsState::Withheld(fault));
     }
     let wait = settles_in(watched.written(), clock::now());
-    let result = match act(in_force, watched.owner(), watched.grant.object()) {
-        Act::Nothing => Ok(()),
+    let act = act(in_force, watched.owner(), watched.grant.object());
+    let result = match act {
+        Act::Nothing | Act::Wait => Ok(()),
         Act::Delete => delete(cx, watched.grant.object()).await,
         Act::Apply if !wait.is_zero() => return Some(wait),
         Act::Apply => apply(cx, watched.owner()).await,
     };
     match result {
         Ok(()) if in_force => {
-            record_rights(cx, RightsState::Given);
+            let replaced = matches!(act, Act::Wait | Act::Delete);
+            record_rights(
+                cx,
+                if replaced { RightsState::Withheld(RightsProblem::replaced()) } else { RightsState::Given },
+            );
             None
         }
         Ok(()) => None,

@@ -1,7 +1,10 @@
 //! Tests of the binding that gives wicd its rights.
 
 use jiff::Timestamp;
-use k8s_openapi::api::rbac::v1::{RoleRef, Subject};
+use k8s_openapi::{
+    api::rbac::v1::{RoleRef, Subject},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 
 use super::*;
 use crate::caches::wicd_rights::WicdRights;
@@ -24,6 +27,7 @@ fn the_binding_exists_only_while_the_policies_are_in_force() {
     };
     let other_role = with(&|g| g.role_ref = RoleRef { name: "cluster-admin".into(), ..g.role_ref.clone() });
     let more = with(&|g| g.subjects.get_or_insert_default().push(Subject::default()));
+    let deleted = with(&|g| g.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)));
     let orphan = with(&|g| g.metadata.owner_references = None);
     for (name, in_force, owner, grant, expected) in [
         ("nothing and no rights", false, None, None, Act::Nothing),
@@ -34,6 +38,7 @@ fn the_binding_exists_only_while_the_policies_are_in_force() {
         ("as it must be", true, Some(&one), Some(&granted), Act::Nothing),
         ("policy made again", true, Some(&two), Some(&granted), Act::Apply),
         ("another role", true, Some(&one), Some(&other_role), Act::Delete),
+        ("being deleted", true, Some(&one), Some(&deleted), Act::Wait),
         ("others have it, too", true, Some(&one), Some(&more), Act::Apply),
         ("not owned", true, Some(&one), Some(&orphan), Act::Apply),
     ] {

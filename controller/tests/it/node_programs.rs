@@ -166,7 +166,15 @@ fn run(
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output()?;
     writer.join().ok().context("the writer panicked")??;
-    Ok(([String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?], output.status.success()))
+    let (said, error) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+    let is_good = output.status.success();
+    ensure!(
+        is_good || !(said.is_empty() && error.is_empty()),
+        "{}: {}, without output",
+        program.display(),
+        output.status
+    );
+    Ok(([said, error], is_good))
 }
 
 /// Returns the refusals of kubelet and kube-proxy. Each line begins with the number of the node.

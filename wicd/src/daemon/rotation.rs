@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::host::{CertificateKind, Desired, WICD_CERTIFICATE_LIFE, path};
 use rcgen::KeyPair;
 use sha2::{Digest, Sha256};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tracing::{error, info, warn};
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
@@ -27,8 +27,10 @@ const LOOK: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_secs(5);
 /// Time after which an unanswered request is abandoned.
 const PATIENCE: Duration = Duration::from_mins(15);
-/// Delay between two attempts, in seconds: the base, which doubles with each consecutive failure, and the maximum.
-const AGAIN: (i64, i64) = (30, 600);
+/// Delay after the first failure. It doubles with each consecutive failure.
+const FIRST_RETRY: Duration = Duration::from_secs(30);
+/// Maximum delay after a failure.
+const MAX_RETRY: Duration = Duration::from_mins(10);
 
 /// Failure to renew wicd's certificate.
 #[derive(Debug, thiserror::Error)]
@@ -126,14 +128,19 @@ impl Current {
     }
 }
 
+/// Returns the delay until the next attempt, if this number of attempts had failed before the last one.
+fn retry_after(failures: u32) -> Duration {
+    FIRST_RETRY.saturating_mul(1 << failures.min(8)).min(MAX_RETRY)
+}
+
 /// Renews the certificate forever, and notifies `changed` of every new certificate, from any source.
 pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: watch::Sender<u64>) {
-    let (mut next, mut failures, mut told_over) = (0, 0_u32, None);
+    let (mut next, mut failures, mut told_over) = (Instant::now(), 0_u32, None);
     loop {
         let pem = files::read(&*host, path::WICD_CERT).ok().flatten().unwrap_or_default();
         if let Some(current) = Current::read(&pem) {
             if changed.send_if_modified(|seed| std::mem::replace(seed, current.seed) != current.seed) {
-                (next, failures) = (0, 0);
+                (next, failures) = (Instant::now(), 0);
             }
             let now = jiff::Timestamp::now().as_second();
             match current.due(now) {
@@ -143,7 +150,7 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
                     );
                     told_over = Some(current.seed);
                 }
-                Due::Now if now >= next => match renew(&host, &*connect).await {
+                Due::Now if Instant::now() >= next => match renew(&host, &*connect).await {
                     Ok(true) => {
                         info!("wicd's certificate has been renewed");
                         continue;
@@ -151,8 +158,8 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
                     Ok(false) => {}
                     Err(e) => {
                         warn!(reason = e.reason().as_str(), "wicd's certificate was not renewed: {}", chain(&e));
-                        failures += 1;
-                        next = now + (AGAIN.0 << failures.min(5)).min(AGAIN.1);
+                        next = Instant::now() + retry_after(failures);
+                        failures = failures.saturating_add(1);
                     }
                 },
                 _ => {}

@@ -126,3 +126,9 @@ async fn a_certificate_for_another_key_is_not_installed() {
     assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateInvalid");
     assert_eq!(files::read(&test_host.host, path::WICD_CERT).unwrap(), None);
 }
+
+#[test]
+fn the_delay_doubles_with_each_failure() {
+    let seconds: Vec<u64> = [0, 1, 2, 4, 5, u32::MAX].map(|failures| retry_after(failures).as_secs()).to_vec();
+    assert_eq!(seconds, [30, 60, 120, 480, 600, 600]);
+}

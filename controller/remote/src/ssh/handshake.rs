@@ -361,7 +361,11 @@ fn handshake_error(target: &Target, algorithms: &[Algorithm], end: End) -> SshEr
                     let (ours, theirs) = (names(ours), tail::excerpt(&names(theirs)));
                     format!("the host offers {what} {theirs}; allow one of {ours} in its sshd_config")
                 }
-                other => tail::excerpt(&other.to_string()),
+                other => format!(
+                    "{}; check that an OpenSSH server answers on port {}",
+                    tail::excerpt(&other.to_string()),
+                    target.port
+                ),
             };
             SshError::HandshakeFailed { address, why, source: Box::new(error) }
         }

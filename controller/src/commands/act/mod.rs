@@ -43,7 +43,12 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
     // Users with several clusters may have another one in mind.
     let ask = |question: &str| output::ask(args.is_confirmed(), &format!("In the {title}:\n{question}"));
-    let outcomes = Box::pin(perform(&client, &args, &ask)).await?;
+    let mut outcomes = Vec::new();
+    let performed = Box::pin(perform(&client, &args, &ask, &mut outcomes)).await;
+    if outcomes.is_empty() {
+        performed?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match args.output() {
         machine @ (Output::Json | Output::Yaml) => output::print(&output::answer(machine, &outcomes, String::new)?)?,
         Output::Table => {
@@ -57,12 +62,13 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
             }
         }
     }
+    performed?;
     let is_refused = outcomes.iter().any(Outcome::is_refused);
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Changes the objects of a command in their order.
-async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Vec<Outcome>> {
+/// Changes the objects of a command in their order, and adds an outcome for each. After an error, `outcomes` has those of the objects before.
+async fn perform(client: &Client, args: &Act, ask: Ask<'_>, outcomes: &mut Vec<Outcome>) -> anyhow::Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let instances: Api<WindowsInstance> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
@@ -70,7 +76,6 @@ async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Ve
     let has_own_hold = async |host: &str| -> anyhow::Result<bool> {
         Ok(get(&nodes, host).await?.is_some_and(|node| node.annotations().contains_key(key::HOLD)))
     };
-    let mut outcomes = Vec::new();
     match args {
         Act::Retry { hosts, .. } => {
             for host in hosts {
@@ -114,7 +119,7 @@ async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Ve
             outcomes.push(act(&instances, host, ask, |object| decide::trust(object, fingerprint)).await?);
         }
     }
-    Ok(outcomes)
+    Ok(())
 }
 
 /// Outcome of a command for an object.

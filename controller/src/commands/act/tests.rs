@@ -54,7 +54,9 @@ fn args(line: &str) -> Act {
 }
 
 async fn done(api: &FakeApi, line: &str) -> Vec<Outcome> {
-    perform(&api.client(), &args(line), &|_: &str| Ok(())).await.unwrap()
+    let mut outcomes = Vec::new();
+    perform(&api.client(), &args(line), &|_: &str| Ok(()), &mut outcomes).await.unwrap();
+    outcomes
 }
 
 #[tokio::test]
@@ -84,7 +86,9 @@ async fn a_change_that_cannot_be_undone_is_confirmed_once() {
         asked.lock().push(danger.to_owned());
         anyhow::bail!("no")
     };
-    perform(&api.client(), &args("approve factory"), &no).await.unwrap_err();
+    let mut outcomes = Vec::new();
+    perform(&api.client(), &args("approve factory"), &no, &mut outcomes).await.unwrap_err();
+    assert!(outcomes.is_empty(), "{outcomes:?}");
     assert!(asked.lock()[0].starts_with("WindowsNodePool factory: 2 hosts will be drained"), "{asked:?}");
     assert!(api.calls("PATCH", POOL).is_empty());
 
@@ -94,11 +98,23 @@ async fn a_change_that_cannot_be_undone_is_confirmed_once() {
         asked.lock().push(danger.to_owned());
         Ok(())
     };
-    let outcomes = perform(&api.client(), &args("approve factory"), &yes).await.unwrap();
+    perform(&api.client(), &args("approve factory"), &yes, &mut outcomes).await.unwrap();
     assert!(!outcomes[0].is_refused() && asked.lock().len() == 2, "{outcomes:?} {asked:?}");
     assert_eq!(annotation(&api, "windowsnodepools", "factory", key::APPROVE_REMOVAL), "2");
     let outcomes = done(&api, "approve factory --yes").await;
     assert!(outcomes[0].message.ends_with("is approved already"), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn what_was_done_before_an_error_is_known() {
+    let api = world();
+    api.objects(|objects| {
+        objects.put("nodes", json!({"metadata": {"name": "win-1", "annotations": {key::HOLD: "false"}}}));
+    });
+    api.at_write(1, AtWrite::Fail);
+    let mut outcomes = Vec::new();
+    perform(&api.client(), &args("pause --host win-1"), &|_: &str| Ok(()), &mut outcomes).await.unwrap_err();
+    assert_eq!(outcomes.iter().map(|o| o.kind.as_str()).collect::<Vec<_>>(), ["WindowsInstance"]);
 }
 
 #[tokio::test]

@@ -198,8 +198,7 @@ pub(super) fn names_of_keys(secret: &Value) -> Value {
 pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     let time = |event: &Value| {
         let times = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"];
-        // All times have the same format up to the second, so they can be sorted as text.
-        times.iter().find_map(|path| event.pointer(path)?.as_str().map(str::to_owned)).unwrap_or_default()
+        times.iter().find_map(|path| event.pointer(path)?.as_str()?.parse::<jiff::Timestamp>().ok())
     };
     events.sort_by_cached_key(time);
     let mut bytes = 0;
@@ -251,7 +250,8 @@ mod tests {
             event("a", "2027-01-01T00:03:00Z"),
             event("b", "2027-01-01T00:01:00Z"),
             unnamed,
-            event("c", "2027-01-01T00:02:00Z"),
+            // In text, a fraction comes before the `Z` of the whole second.
+            event("c", "2027-01-01T00:01:00.500000Z"),
         ];
         let one = events[0].to_string().len();
         for (most, expected) in [(10_000, "b c e a"), (2 * one, "e a"), (one, "a"), (0, "")] {
