@@ -188,8 +188,9 @@ event_reasons! {
     /// The state of the host differs from what the operator configured; the note names the object. wicd restores it unless the pool sets
     /// `remediation.drift: Report`. Find the program or the user that changes it.
     Drifted: Warning on WindowsInstance;
-    /// wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready: no drift is restored, no version followed
-    /// and no certificate renewed. Start the service `windows-instance-config-daemon` on the host.
+    /// wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready. Until it reports again, drift may not be
+    /// restored, versions may not be followed and certificates may not be renewed. Check on the host that the service
+    /// `windows-instance-config-daemon` runs, and read its log in `C:\var\log\wicd`.
     WicdSilent: Warning on WindowsInstance;
     /// A client other than the operator deleted the Node. The message shows whether the operator registers the host again. Find the client that
     /// deleted it.
@@ -225,7 +226,8 @@ event_reasons! {
     /// The host was [abandoned](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
     /// it again.
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
-    /// The host that was to be removed belongs to another Node now, so the operator did not change it. No action is needed.
+    /// The host that was to be removed belongs to another Node, another cluster or an unknown owner now, so the operator did not change it. No
+    /// action is needed.
     HostIsAnothers: Normal on WindowsInstance;
     /// An annotation of a pool, an instance or a Node has no effect; the note has the cause.
     AnnotationWithoutEffect: Warning on WindowsInstance WindowsNodePool;

@@ -75,7 +75,7 @@ pub struct WindowsNodePoolSpec {
     /// annotations or taints is not disruptive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<NodeTemplate>,
-    /// Limits for new hosts that join.
+    /// Limits for hosts that join, are removed or are repaired, and images that hosts pull ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Provisioning>,
     /// Limits and approval of changes to the nodes.

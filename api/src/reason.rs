@@ -281,7 +281,7 @@ reasons! {
     WaitingForApproval,
     /// Changes wait until a [maintenance window](../guide/rollouts.md#maintenance-windows) opens.
     WaitingForWindow,
-    /// wicd, the daemon of the host, has reported nothing for half an hour, although kubelet works. No drift is restored meanwhile.
+    /// wicd, the daemon of the host, has reported nothing for half an hour, although kubelet works. Drift may not be restored meanwhile.
     WicdSilent,
     /// The host does not run a supported version of Windows ([Windows Server 2019, 2022 or 2025](limits.md#versions-of-windows)), or it runs
     /// Windows Server 2019 and the hybrid overlay has another VXLAN port than 4789.

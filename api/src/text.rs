@@ -44,7 +44,7 @@ pub fn escape(text: &str, most: usize) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotText {
     /// Bytes that look like UTF-16 without a byte order mark.
-    #[error("it is in UTF-16 without a byte order mark: save it in UTF-8")]
+    #[error("it looks like UTF-16 without a byte order mark: save it as text in UTF-8")]
     Utf16,
     /// Another encoding, or not text.
     #[error("it is not text in UTF-8 (line {line}): save it in UTF-8")]

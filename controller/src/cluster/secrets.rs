@@ -60,7 +60,7 @@ pub(crate) enum SecretError {
         problem: String,
     },
     /// The API server did not return the Secret.
-    #[error("the Secret {namespace}/{name} could not be read: {}; the operator retries", crate::runtime::errors::api_message(.source))]
+    #[error("the Secret {namespace}/{name} could not be read: {}; check the API server, and the right to read this Secret", crate::runtime::errors::api_message(.source))]
     Api {
         /// Namespace of the Secret.
         namespace: String,

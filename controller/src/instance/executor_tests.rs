@@ -296,7 +296,7 @@ async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate:
         world.bed.api.at_write(number, what);
         operate(&mut world).await;
         if world.bed.api.is_still_to_come() {
-            assert!(number > 3, "an operation has more writes than {number}");
+            assert!(number > 3, "the operation made at most {number} writes: it did too little");
             ended.store(true, Ordering::Relaxed);
         }
     };

@@ -426,7 +426,7 @@ impl Scope {
         self.mark_reachable();
     }
 
-    /// Records that the host refuses all its listed keys, if the error says so. Records nothing if a key cannot be read now, because the host might
+    /// Records that the host refuses all its listed keys, if the error says so. Clears the record if a key cannot be read now, because the host might
     /// accept it.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {

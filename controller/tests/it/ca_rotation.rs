@@ -35,8 +35,8 @@ async fn logs_answer(world: &World, stage: CaRotation) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the kubelet has renewed its Lease, with its current authorities and certificate.
-async fn until_authority_is_distributed(world: &World) -> Result<()> {
+/// Waits until kubelet has renewed its Lease, for which the API server and kubelet must trust each other.
+async fn until_lease_is_renewed(world: &World) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), "kube-node-lease");
     let renewed = || async { leases.get("win-0").await.ok().and_then(|l| l.spec?.renew_time) };
     let before = renewed().await;
@@ -107,7 +107,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
     let (old, new) = (world.control_plane.kubelet_client(false)?, world.control_plane.kubelet_client(true)?);
     let admits = |client: Option<&Identity>| admits(&world.control_plane, host, client.cloned());
     ensure!(admits(Some(&old)).await?, "kubelet refuses the API server");
-    ensure!(!admits(Some(&new)).await? && !admits(None).await?, "kubelet answers strangers");
+    ensure!(!admits(Some(&new)).await? && !admits(None).await?, "kubelet answers unknown clients");
 
     // kubelet of Kubernetes 1.35 and earlier reads the API server's authorities only when it starts, but reloads those of its clients.
     trusts(&world, host, 1, 2).await?;
@@ -118,7 +118,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
 
     // The operator read the authorities when it started, and does not trust the new certificate. It exits, and its successor trusts it.
     world.control_plane.rotate(CaRotation::NewInUse).await?;
-    until_authority_is_distributed(&world).await?;
+    until_lease_is_renewed(&world).await?;
     logs_answer(&world, CaRotation::NewInUse).await?;
     ended(&mut world.operator, LIMIT).await?;
     world.new_operator().await?;
@@ -126,7 +126,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
 
     world.control_plane.rotate(CaRotation::Done).await?;
     trusts(&world, host, 1, 2).await?;
-    until_authority_is_distributed(&world).await?;
+    until_lease_is_renewed(&world).await?;
     logs_answer(&world, CaRotation::Done).await?;
     ensure!(starts("kubelet") == kubelet + 2, "kubelet was started {} times", starts("kubelet") - kubelet);
     ensure!((others(), host.boots()) == (before, boots), "the rotation disturbed more than kubelet");
@@ -170,6 +170,9 @@ async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> 
     ensure!(authorities(off, "bootstrap-ca.crt") == 1, "it trusts an authority that the cluster has dropped");
     let (new, old) = (world.control_plane.kubelet_client(true)?, world.control_plane.kubelet_client(false)?);
     ensure!(admits(&world.control_plane, off, Some(new)).await?, "kubelet refuses the API server");
-    ensure!(!admits(&world.control_plane, off, Some(old)).await?, "kubelet answers the API server of before");
+    ensure!(
+        !admits(&world.control_plane, off, Some(old)).await?,
+        "kubelet answers the API server with its old certificate"
+    );
     Ok(())
 }

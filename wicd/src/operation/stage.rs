@@ -76,7 +76,12 @@ pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
 fn archive_path(name: &str) -> Result<String, Failure> {
     let path = format!(r"{}\{name}", path::OPERATIONS);
     if name.contains('\\') || !payload::is_host_path(&path) {
-        return Err(Failure::new(Reason::HashMismatch, format!("{name:?} is not a valid archive name")));
+        return Err(Failure::new(
+            Reason::HashMismatch,
+            format!(
+                "the request to unpack payload files names the archive {name:?}, which is not a valid name; this is a bug in the operator: report it"
+            ),
+        ));
     }
     Ok(path)
 }

@@ -215,7 +215,7 @@ pub fn message(losses: &[Loss]) -> Option<String> {
     let may = if losses.iter().all(is_unknown) { "may" } else { "would" };
     (!losses.is_empty()).then(|| {
         format!(
-            "the adopted node stays unchanged, because the change {may} lose settings that it has: {}. Provide them, or accept the loss with the annotation {}: \"{}\" on the pool or the instance",
+            "the node keeps its version, because the change {may} lose settings that it has: {}. Provide them, or accept the loss with the annotation {}: \"{}\" on the pool or the instance",
             each.join(", "),
             key::ACCEPT_LOST_SETTINGS,
             names.join(",")

@@ -24,9 +24,7 @@ pub enum KeyError {
         name: String,
     },
     /// The key is protected by a passphrase, which the operator does not have.
-    #[error(
-        "the SSH private key in {name} is protected by a passphrase: store a copy without one (ssh-keygen -p -N '')"
-    )]
+    #[error("{name} is protected by a passphrase: store a copy without one (ssh-keygen -p -N '' -f COPY)")]
     Encrypted {
         /// Name of the key for users.
         name: String,
