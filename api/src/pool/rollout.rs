@@ -9,7 +9,8 @@ use crate::{
     rule::{after_epoch, all_match, matches},
 };
 
-/// Limits for hosts that join, are removed or are repaired, and images that hosts pull ahead. A join is not disruptive, so `rollout.maxUnavailable` does not apply to it.
+/// Limits for hosts that join, are removed or are repaired, and images that hosts pull ahead. A join is not disruptive, so `rollout.maxUnavailable`
+/// does not apply to it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {

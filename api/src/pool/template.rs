@@ -168,8 +168,8 @@ pub struct CredentialPlugin {
     pub clsid: String,
 }
 
-/// Settings of kubelet: `cloudProvider`, and others with the names and units of `KubeletConfiguration`. A setting that is absent has the operator's default
-/// for all nodes.
+/// Settings of kubelet: `cloudProvider`, and others with the names and units of `KubeletConfiguration`. A setting that is absent has the
+/// operator's default for all nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = (

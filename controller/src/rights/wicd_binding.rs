@@ -144,6 +144,13 @@ enum Act {
     Apply,
 }
 
+impl Act {
+    /// Reports whether daemons have their rights after this action, while the policies are in force.
+    fn leaves_rights(self) -> bool {
+        matches!(self, Act::Nothing | Act::Apply)
+    }
+}
+
 /// Decides on the action by the state of the policies and the existing binding.
 fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: Option<&ClusterRoleBinding>) -> Act {
     match (grant, owner.filter(|_| in_force)) {
@@ -228,11 +235,8 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     };
     match result {
         Ok(()) if in_force => {
-            let replaced = matches!(act, Act::Wait | Act::Delete);
-            record_rights(
-                cx,
-                if replaced { RightsState::Withheld(RightsProblem::replaced()) } else { RightsState::Given },
-            );
+            let problem = RightsState::Withheld(RightsProblem::replaced());
+            record_rights(cx, if act.leaves_rights() { RightsState::Given } else { problem });
             None
         }
         Ok(()) => None,

@@ -43,6 +43,8 @@ fn the_binding_exists_only_while_the_policies_are_in_force() {
         ("not owned", true, Some(&one), Some(&orphan), Act::Apply),
     ] {
         assert_eq!(act(in_force, owner, grant), expected, "{name}");
+        let is_replaced = in_force && ["being deleted", "another role"].contains(&name);
+        assert_eq!(in_force && !expected.leaves_rights(), is_replaced, "{name}");
     }
 }
 

@@ -281,6 +281,8 @@ async fn many_hosts_leave_when_their_number_was_announced(guarded: &Guarded) -> 
     guarded.refuses(leave(26), "4 of 30 hosts would be drained and deconfigured").await?;
     let how = "kubectl annotate wnp many windowsmachineconfig.openshift.io/announce-removal=4 --overwrite";
     guarded.refuses(leave(26), how).await?;
+    let orphan = json!({"spec": {"deletionPolicy": "Orphan", "inventory": {"hosts": listed("many", 0, 26)}}});
+    guarded.refuses(merge("many", orphan), "4 of 30 hosts would leave the pool and stay nodes").await?;
     // An announcement in the same request does not count.
     let both = json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: "4"}},
         "spec": {"inventory": {"hosts": listed("many", 0, 26)}}});

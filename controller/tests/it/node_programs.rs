@@ -151,7 +151,8 @@ fn write(windows: &Prefix, path: &str, content: &str) -> Result<()> {
     Ok(fs::write(path, content)?)
 }
 
-/// Runs a Windows program, and returns its standard output and error, and whether it succeeded.
+/// Runs a Windows program, and returns its standard output and error, and whether it succeeded. Fails if the program fails without
+/// output.
 fn run(
     windows: &Prefix,
     program: &Path,

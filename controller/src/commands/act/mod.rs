@@ -46,8 +46,7 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     let mut outcomes = Vec::new();
     let performed = Box::pin(perform(&client, &args, &ask, &mut outcomes)).await;
     if outcomes.is_empty() {
-        performed?;
-        return Ok(ExitCode::SUCCESS);
+        return performed.map(|()| ExitCode::SUCCESS);
     }
     match args.output() {
         machine @ (Output::Json | Output::Yaml) => output::print(&output::answer(machine, &outcomes, String::new)?)?,
