@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, File},
-    net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -209,7 +208,7 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
         "WINDOWS_NODE_POOLS_ADMIN_LISTEN",
         "WINDOWS_NODE_POOLS_WEBHOOK_LISTEN",
     ] {
-        env.push((variable, TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()));
+        env.push((variable, testbed::free_address()?.to_string()));
     }
     for (name, value) in env {
         podman.args(["--env", &format!("{name}={value}")]);

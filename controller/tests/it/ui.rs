@@ -1,7 +1,6 @@
 //! Page of the command `ui`, in a headless Chromium. Set `UPDATE_TRANSCRIPTS=1` to rewrite the pictures in `docs/guide/pictures/`.
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Stdio,
     time::Instant,
@@ -47,7 +46,7 @@ struct Browser {
 
 impl Browser {
     async fn start() -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = testbed::free_address()?.port();
         let mut driver = Command::new("chromedriver");
         driver.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         let driver = driver.spawn().context("there is no chromedriver: cargo xtask setup installs it")?;

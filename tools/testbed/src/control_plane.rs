@@ -8,7 +8,7 @@ mod records;
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{
@@ -39,6 +39,7 @@ use crate::{
     http,
     lock::lock,
     pki::Identity,
+    ports::{free_address, free_address_on},
     run_dir::RunDir,
 };
 
@@ -74,7 +75,7 @@ pub struct ControlPlane {
     options: ControlPlaneOptions,
     address: SocketAddr,
     etcd_address: SocketAddr,
-    etcd_peer_port: u16,
+    etcd_peer_address: SocketAddr,
     kubeconfig: PathBuf,
     kubeconfigs: AtomicU32,
     /// True if a program was stopped, or has other certificates than at its start.
@@ -110,9 +111,8 @@ impl ControlPlane {
         let authorities = Authorities::new()?;
         authorities.write(dir.path(), ip)?;
 
-        let [etcd_port, peer_port, api_port] = free_ports(ip)?;
-        let etcd_address = SocketAddr::from((Ipv4Addr::LOCALHOST, etcd_port));
-        let address = SocketAddr::new(ip, api_port);
+        let (etcd_address, etcd_peer_address) = (free_address()?, free_address()?);
+        let address = free_address_on(ip)?;
         let kubeconfig = dir.path().join("admin.kubeconfig");
         let control_plane = Self {
             controller_manager: Mutex::new(None),
@@ -123,7 +123,7 @@ impl ControlPlane {
             options,
             address,
             etcd_address,
-            etcd_peer_port: peer_port,
+            etcd_peer_address,
             kubeconfig: kubeconfig.clone(),
             kubeconfigs: AtomicU32::new(0),
             is_changed: AtomicBool::new(false),
@@ -329,7 +329,7 @@ impl ControlPlane {
 
     fn start_etcd(&self) -> Result<Daemon> {
         let url = format!("http://{}", self.etcd_address);
-        let peer = format!("http://127.0.0.1:{}", self.etcd_peer_port);
+        let peer = format!("http://{}", self.etcd_peer_address);
         let mut command = Command::new(&self.binaries.etcd);
         command
             .arg(format!("--data-dir={}", self.dir.join("etcd").display()))
@@ -497,22 +497,6 @@ fn copy_dir(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns free ports: two on loopback for etcd, one on `ip`. They are outside the range from which the kernel takes the
-/// ports of outgoing connections, because otherwise one of those might occupy a port before its server
-/// does.
-fn free_ports(ip: IpAddr) -> Result<[u16; 3]> {
-    let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let listeners = [listen(localhost)?, listen(localhost)?, listen(ip)?]; // held together, so they differ
-    let port = |i: usize| listeners[i].local_addr().map(|address| address.port());
-    Ok([port(0)?, port(1)?, port(2)?])
-}
-
-fn listen(ip: IpAddr) -> Result<TcpListener> {
-    (0..1000)
-        .find_map(|_| TcpListener::bind((ip, rand::random_range(10_000..32_768))).ok())
-        .with_context(|| format!("no free port on {ip}"))
 }
 
 pub(crate) fn succeeded(output: Output) -> Result<()> {

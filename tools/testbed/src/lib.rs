@@ -16,6 +16,7 @@ pub mod openssh;
 pub mod operator;
 pub mod payload;
 pub mod pki;
+mod ports;
 pub mod prometheus;
 pub mod registry;
 mod run_dir;
@@ -29,6 +30,7 @@ pub use control_plane::{CaRotation, ControlPlane, ControlPlaneOptions};
 pub use devenv::{AUDIT_DIR, skip};
 
 pub use operator::{Operator, OperatorOptions};
+pub use ports::free_address;
 
 /// Returns the folder of this crate. The workspace at run time takes precedence: the path at compile time may belong to another clone that shares
 /// the target folder.

@@ -1,7 +1,7 @@
 //! Operator as a separate process, so that it can be killed.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     sync::atomic::{AtomicU32, Ordering},
@@ -14,6 +14,7 @@ use crate::{
     children::Daemon,
     deployment::{OPERATOR, OPERATOR_GROUPS, within},
     http,
+    ports::free_address,
 };
 
 /// Options for running the operator.
@@ -220,9 +221,4 @@ impl Operator {
         .await
         .with_context(|| self.log())
     }
-}
-
-/// Returns a loopback address without a listener.
-pub(crate) fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

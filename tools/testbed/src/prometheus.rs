@@ -5,7 +5,7 @@ use std::{fmt::Write as _, net::SocketAddr, path::PathBuf, process::Command};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::{binaries, children::Daemon, http, operator::free_address};
+use crate::{binaries, children::Daemon, http, ports::free_address};
 
 /// Running Prometheus, which scrapes its target and evaluates its rules every second.
 pub struct Prometheus {

@@ -18,6 +18,8 @@ use self::host::{Host, Running, ed25519, identity, public};
 use super::{Connection, HostKeyCheck, SshError, Target};
 
 const TIME: Duration = Duration::from_secs(20);
+/// Port without a listener. A port that was just free could belong to another test.
+const CLOSED_PORT: u16 = 1;
 
 async fn connect(target: &Target) -> Connection {
     Connection::connect(target).await.unwrap()
@@ -283,7 +285,7 @@ async fn an_unreachable_host_is_reported() {
     let target = Target { port: listener.local_addr().unwrap().port(), connect_timeout: short, ..silent.target() };
     assert_eq!(refusal(&target).await.reason(), "Unreachable");
 
-    drop(listener);
+    let target = Target { port: CLOSED_PORT, ..target };
     assert_eq!(refusal(&target).await.reason(), "Unreachable");
 
     let target = Target { address: "no such name".to_owned(), connect_timeout: TIME, ..target };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Module, answers};
 use crate::{
-    ControlPlane, binaries::find, children::Daemon, control_plane::succeeded, deployment, http, operator::free_address,
+    ControlPlane, binaries::find, children::Daemon, control_plane::succeeded, deployment, http, ports::free_address,
     run_dir::RunDir,
 };
 

@@ -16,8 +16,8 @@ use crate::{
     ControlPlane,
     children::Daemon,
     deployment::{self, MachineApi},
-    operator::free_address,
     pki::Authority,
+    ports::free_address,
 };
 
 const MODULE: Module = Module("cluster-api");

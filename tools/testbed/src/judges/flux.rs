@@ -5,7 +5,7 @@ use std::{net::SocketAddr, process::Command};
 use anyhow::Result;
 
 use super::{Module, answers};
-use crate::{ControlPlane, children::Daemon, deployment, operator::free_address, run_dir::RunDir};
+use crate::{ControlPlane, children::Daemon, deployment, ports::free_address, run_dir::RunDir};
 
 /// Namespace of Flux.
 pub const NAMESPACE: &str = "flux-system";

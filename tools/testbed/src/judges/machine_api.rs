@@ -12,8 +12,8 @@ use crate::{
     ControlPlane,
     children::Daemon,
     deployment::{self, MachineApi as Api},
-    operator::free_address,
     pki::Authority,
+    ports::free_address,
 };
 
 const MODULE: Module = Module("machine-api");

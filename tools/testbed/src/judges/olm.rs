@@ -25,7 +25,7 @@ use crate::{
     binaries::Run as _,
     children::Daemon,
     deployment::{self, within},
-    operator::free_address,
+    ports::free_address,
 };
 
 const MODULE: Module = Module("olm");

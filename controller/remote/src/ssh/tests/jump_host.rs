@@ -1,7 +1,7 @@
 //! Tests of hosts that are reached through a jump host.
 
 use std::{
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -9,7 +9,7 @@ use std::{
 use tokio::net::TcpListener;
 
 use super::{
-    TIME, bytes, connect,
+    CLOSED_PORT, TIME, bytes, connect,
     forwards::Forwards,
     host::{Host, Running, ed25519, identity, public},
     refusal,
@@ -132,7 +132,7 @@ async fn a_jump_host_that_leads_to_another_host_is_refused_by_the_key_of_the_hos
 #[tokio::test]
 async fn a_refusal_by_the_jump_host_is_reported_with_its_cause() {
     let host = Host::default().start().await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = SocketAddr::from((Ipv4Addr::LOCALHOST, CLOSED_PORT));
     let refuses = jump(Forwards::Nothing).start().await;
     let forwards = jump(Forwards::Asked).start().await;
     let other_key = Target { jump_host: Some(jump_host(&forwards, 13, JUMP)), ..host.target() };
@@ -180,7 +180,7 @@ async fn the_time_limit_holds_for_the_jump_host_and_the_host_together() {
 #[tokio::test]
 async fn a_jump_host_that_cannot_be_reached_is_named_with_the_cause() {
     let host = Host::default().start().await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = SocketAddr::from((Ipv4Addr::LOCALHOST, CLOSED_PORT));
     let target = Target { jump_host: Some(jump_host_at(closed, JUMP_KEY, JUMP)), ..host.target() };
     let error = refusal(&target).await;
     assert_eq!(error.reason(), "JumpHostUnreachable");
