@@ -95,6 +95,11 @@ impl Silence {
 }
 
 impl Run {
+    /// Applies the pool as it was last applied.
+    pub(super) async fn apply(&self) -> anyhow::Result<()> {
+        self.edit(|_| ()).await
+    }
+
     /// Applies the pool with a change. A refused change is discarded, so that it does not affect later rows.
     async fn edit(&self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         let mut pool = self.pool.lock().clone();
@@ -137,7 +142,7 @@ impl Run {
     async fn joined(&self) -> anyhow::Result<String> {
         let pem = std::fs::read(&self.args.login.identity).context("cannot read the private key of --identity")?;
         self.world.store_key(pem).await?;
-        self.edit(|_| ()).await?;
+        self.apply().await?;
         let version = self
             .world
             .until("the host is a Ready node", async || {
@@ -427,7 +432,7 @@ impl Run {
     }
 
     /// Removes the registry value that [`Self::require_restart`] has set, and then its key if the key is empty.
-    pub(crate) async fn forget_restart(&self) -> anyhow::Result<()> {
+    async fn forget_restart(&self) -> anyhow::Result<()> {
         if self.kind == Kind::Simulated {
             return Ok(());
         }
@@ -450,6 +455,12 @@ impl Run {
             self.host.run(&[&delete]).await?;
         }
         Ok(())
+    }
+
+    /// Removes from the host what rows have made to try the operator.
+    pub(crate) async fn forget(&self) -> anyhow::Result<()> {
+        self.forget_restart().await?;
+        self.forget_directories().await
     }
 
     pub(crate) async fn removal(&self) -> anyhow::Result<String> {

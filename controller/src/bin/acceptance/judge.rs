@@ -352,10 +352,10 @@ pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
 }
 
 /// Entry of an access list: the account, and its flags such as `OI`, `CI` and `F`. The last one is the permission, the others are about inheritance.
-type Entry<'a> = (&'a str, Vec<&'a str>);
+pub(super) type Entry<'a> = (&'a str, Vec<&'a str>);
 
 /// Returns the entries of `icacls <path>`. `None` if a line is not an entry.
-fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
+pub(super) fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
     let (list, summary) = output.ok()?.trim().rsplit_once('\n')?;
     if summary.trim() != "Successfully processed 1 files; Failed processing 0 files" {
         return None;
@@ -368,7 +368,7 @@ fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
 }
 
 /// Reports whether only SYSTEM and administrators have access, and both have full access.
-fn is_administrators_alone(list: &[Entry<'_>]) -> bool {
+pub(super) fn is_administrators_alone(list: &[Entry<'_>]) -> bool {
     let mut accounts: Vec<&str> = list.iter().map(|(account, _)| *account).collect();
     accounts.sort_unstable();
     accounts.dedup();

@@ -43,6 +43,13 @@ fn desired(in_cloud: bool) -> Output {
     ok(serde_json::to_string_pretty(&desired).unwrap())
 }
 
+/// Returns an output of `hnsdiag list endpoints` with an endpoint of a pod, and `count` endpoints of the hybrid overlay whose id ends with `end`.
+fn endpoints(end: &str, count: usize) -> Output {
+    let one =
+        |name: &str, end: &str| format!("Endpoint : 0f4a1c5e-3b1d-4a57-9c2b-7d0e6a9f00{end}\n    Name : {name}\n");
+    ok(one("pod_eth0", "00") + &one("VIPEndpoint", end).repeat(count))
+}
+
 fn event(id: u32, says: &str) -> String {
     format!(
         "Event[0]\n  Log Name: System\n  Source: User32\n  Event ID: {id}\n  Level: Information\n  Description:\n{says}\n"
@@ -352,6 +359,17 @@ fn networks() -> Vec<Case> {
             vec![(1, ok("Name : VIPEndpoint\nName : VIPEndpoint")), (1, ok("Name : other"))],
         ),
         case(
+            endpoint_again,
+            vec![ok(RUNNING), endpoints("1c", 1), ok(""), endpoints("2d", 1)],
+            vec![
+                (1, endpoints("1c", 0)),
+                (2, status(1, "Get-HnsEndpoint is not recognized")),
+                (3, endpoints("1c", 1)),
+                (3, endpoints("2d", 0)),
+                (3, endpoints("2d", 2)),
+            ],
+        ),
+        case(
             metadata_route,
             vec![desired(true), route("  169.254.169.254  255.255.255.255       10.0.0.1        10.0.0.5     35")],
             vec![
@@ -598,6 +616,7 @@ fn a_feature_that_the_host_lacks_is_skipped() {
             "C:\\var\\lib\\kubelet\\config.json: The system cannot find the file specified.\nSuccessfully processed 0 files; Failed processing 1 files",
         )]),
         hybrid_endpoint(&[status(1060, NO_SERVICE), ok("")]),
+        endpoint_again(&[status(1060, NO_SERVICE), ok(""), ok(""), ok("")]),
         overlay_network(&[status(1060, NO_SERVICE), ok(""), ok("")]),
         overlay_adapter(&[status(1060, NO_SERVICE), ok(""), ok("")]),
         overlay_proxy(&[status(1060, NO_SERVICE), ok(""), ok(""), ok("")]),

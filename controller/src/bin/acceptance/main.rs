@@ -7,6 +7,7 @@ mod first_hour;
 mod host;
 mod judge;
 mod networks;
+mod prepared;
 mod rows;
 mod world;
 
@@ -104,7 +105,7 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(&args.cluster).await?;
     let danger = format!(
-        "This makes the host {} a node of the {title}, restarts it several times, runs a pod that uses all of its memory, drains it for maintenance, kills kubelet and its log runner, replaces `kubelet.exe` for some minutes, pulls an image, changes its settings, and removes it again. On the \
+        "This makes the host {} a node of the {title}, restarts it several times, runs a pod that uses all of its memory, drains it for maintenance, kills kubelet and its log runner, replaces `kubelet.exe` for some minutes, pulls an image, changes its settings, removes it, and lets it join and leave once more. On the \
          cluster it creates one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
          What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
         args.host, args.namespace
@@ -177,7 +178,7 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     let before = host.directories().await.context("cannot use the host")?;
     let pool = Mutex::new(acts::pool(&world, &args, &fingerprint));
     let run = Run { args, world, host, kind, before, pool, first_version: Mutex::default(), last: Mutex::default() };
-    run.forget_restart().await.context("cannot remove from the host what an earlier run left")?;
+    run.forget().await.context("cannot remove from the host what an earlier run left")?;
     Ok(run)
 }
 
@@ -282,18 +283,18 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
         }
         () = Box::pin(interruption()?) => Err(anyhow!("interrupted")),
     };
-    let of_host = timeout(LOGIN, run.forget_restart()).await;
+    let of_host = timeout(LOGIN, run.forget()).await;
     let of_host = of_host.unwrap_or_else(|_| Err(anyhow!("the host did not answer in time")));
     let objects = format!(
         "{}: the WindowsNodePool, WindowsInstance, Node, Secret and pods of this name, as far as they exist; to remove them, run the command again",
         run.world.names.name()
     );
-    let key = format!(
-        "on the host, perhaps the value {} of the registry key HKLM\\{}, because of which Windows waits for a restart; to remove it, run the command again",
+    let marks = format!(
+        "on the host, perhaps files C:\\k\\acceptance*, or the value {} of the registry key HKLM\\{}, because of which Windows waits for a restart; to remove them, run the command again",
         judge::MARK,
         judge::RESTART_REQUIRED
     );
-    let left = [(of_cluster, objects), (of_host, key)].into_iter().filter_map(|(removed, what)| {
+    let left = [(of_cluster, objects), (of_host, marks)].into_iter().filter_map(|(removed, what)| {
         let why = error_text(&removed.err()?);
         Some(api::text::line(&format!("{what}: {why}"), 1_000))
     });

@@ -82,6 +82,21 @@ pub(crate) fn hybrid_endpoint(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
+/// Judges `sc query kube-proxy`, and `hnsdiag list endpoints` before and after the removal of the endpoint: HNS must have another `VIPEndpoint`.
+pub(crate) fn endpoint_again(outputs: &[Output]) -> Option<Outcome> {
+    overlay(outputs, |outputs| {
+        let [before, removal, after] = outputs else { return None };
+        removal.ok()?;
+        let (before, after) = (before.ok()?, after.ok()?);
+        let is_id = |word: &&str| word.len() == 36 && word.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+        let ids = |text| str::split_whitespace(text).filter(is_id).map(str::to_ascii_lowercase).collect::<Vec<_>>();
+        let (known, now) = (ids(before), ids(after));
+        let is_other = now.iter().any(|id| !known.contains(id));
+        (before.matches("VIPEndpoint").count() == 1 && after.matches("VIPEndpoint").count() == 1 && is_other)
+            .then(|| passed("wicd has made another VIPEndpoint in place of the one that was removed"))
+    })
+}
+
 /// Judges the desired state of the host, which says whether it is in a cloud, and `route print -4 169.254.169.254`.
 pub(crate) fn metadata_route(outputs: &[Output]) -> Option<Outcome> {
     let [desired, output] = outputs else { return None };

@@ -115,6 +115,7 @@ pub(crate) const ROWS: &[Row] = &[
     host("overlay-network", &["sc.exe query kube-proxy", r"type C:\k\cni\config\cni.conf", "hnsdiag.exe list networks -d"], networks::overlay_network),
     host("overlay-adapter", &["sc.exe query kube-proxy", r"type C:\k\kube-proxy.conf", "ipconfig.exe /all"], networks::overlay_adapter),
     host("overlay-proxy", &["sc.exe query kube-proxy", r#"findstr.exe /l /c:"has not created the network" C:\var\log\wicd\windows-instance-config-daemon.exe.INFO"#, r"findstr.exe /b E C:\var\log\kube-proxy\kube-proxy.log", "hnsdiag.exe list loadbalancers"], networks::overlay_proxy),
+    host("endpoint-again", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints", r#"powershell.exe -NoProfile -Command "$old = Get-HnsEndpoint | Where-Object Name -eq VIPEndpoint; if ($old) { $old | Remove-HnsEndpoint; Start-Sleep 150 }""#, "hnsdiag.exe list endpoints"], networks::endpoint_again),
     image("pre-pull", IMAGES, |run| Box::pin(run.pre_pull())),
     image("images-pinned", WINDOWS, |run| Box::pin(run.images_pinned())),
     image("pod", WINDOWS, |run| Box::pin(run.pod())),
@@ -124,6 +125,7 @@ pub(crate) const ROWS: &[Row] = &[
     image("pod-accounts", WINDOWS, |run| Box::pin(run.pod_accounts())),
     image("memory", WINDOWS, |run| Box::pin(run.memory())),
     cluster("log-rotation", WINDOWS, |run| Box::pin(run.log_rotation())),
+    cluster("own-access-list", WINDOWS, |run| Box::pin(run.own_access_list())),
     cluster("replaced-in-use", WINDOWS, |run| Box::pin(run.replaced_in_use())),
     cluster("update", ANY, |run| Box::pin(run.update())),
     cluster("rollback", ANY, |run| Box::pin(run.rollback())),
@@ -143,6 +145,7 @@ pub(crate) const ROWS: &[Row] = &[
     without_node("shims-ended", &[r#"tasklist.exe /fi "imagename eq containerd-shim-runhcs-v1.exe""#], judge::shims_ended),
     without_node("hns-removed", &["sc.exe queryex hns", "hnsdiag.exe list networks", "hnsdiag.exe list endpoints"], networks::hns_removed),
     without_node("nothing-left", &[r"(if exist C:\usr\libexec\kubernetes (echo C:\usr\libexec\kubernetes) else echo none)", r"(if exist C:\ProgramData\containerd* (dir /b C:\ProgramData\containerd*) else echo none)"], judge::none_left),
+    Row { needs: Need::Host, ..cluster("others-files", WINDOWS, |run| Box::pin(run.others_files())) },
 ];
 
 #[cfg(test)]
@@ -155,7 +158,7 @@ mod tests {
     /// Rows that act on the cluster, and depend on Windows itself or on containerd.
     const OF_WINDOWS: &str = "programs api-server-unknown windows-facts cni-directories memory log-rotation pod-network node-log \
                               after-restart pre-pull images-pinned pod-accounts replaced-in-use maintenance-on-host \
-                              patched-restart";
+                              patched-restart own-access-list others-files";
 
     /// Returns the row ids in the last column of the page's tables.
     fn of_page() -> BTreeSet<&'static str> {
