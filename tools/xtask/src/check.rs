@@ -5,10 +5,12 @@ use std::{
     io::{self, BufRead as _, BufReader},
     path::PathBuf,
     process::{Command, Stdio},
+    sync::mpsc,
+    thread,
     time::Instant,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, has_windows_target, skip, workspace_root};
 
 use crate::{
@@ -94,7 +96,7 @@ const OF_MINUTES: &[Step] = &[
 ];
 
 /// Tests without an API server.
-const QUICK: &[Step] = &[("tests beside the code", || tests(&[BESIDE_THE_CODE], &[]))];
+const QUICK: &[Step] = &[("tests beside the code", || tests(BESIDE_THE_CODE, &[]))];
 
 /// Further steps that each change must pass.
 const THOROUGH: &[Step] = &[
@@ -105,10 +107,10 @@ const THOROUGH: &[Step] = &[
 
 /// Tests of each change with more cases, and tests of larger fleets.
 const LONG_TESTS: &[Step] = &[
-    ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
-    ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
-    ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
-    ("page of a large fleet", || tests(&[&["--test", "it", "--", "ui::", "--ignored"]], &[])),
+    ("property tests with many cases", || tests(BESIDE_THE_CODE, &[("PROPTEST_CASES", "10000")])),
+    ("long walks", || tests(&["--test", "it", "--", "walk::"], &[("WALK_STEPS", "500")])),
+    ("pairs with the whole cluster", || tests(&["--test", "it", "--", "pairs::", "--ignored"], &[])),
+    ("page of a large fleet", || tests(&["--test", "it", "--", "ui::", "--ignored"], &[])),
 ];
 
 /// Each version of Kubernetes, and compatibility with programs of other projects.
@@ -116,9 +118,9 @@ const OTHER_PROGRAMS: &[Step] = &[
     ("each version of Kubernetes", || {
         let file = workspace_root().join("tools/xtask-operator/src/gen/versions.tsv");
         let record = [("RECORD_VERSIONS", file.to_str().context("the folder's name is not UTF-8")?)];
-        tests(&[&["--test", "it", "--", "versions::", "upgrade::", "node_programs::", "--include-ignored"]], &record)
+        tests(&["--test", "it", "--", "versions::", "upgrade::", "node_programs::", "--include-ignored"], &record)
     }),
-    ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
+    ("judges", || tests(&["--test", "it", "--", JUDGES, "--test-threads", "1"], &[])),
 ];
 
 const LONG_FUZZING: &[Step] = &[("fuzz targets", || fuzz_targets(600))];
@@ -207,18 +209,30 @@ fn all_tests() -> Result<()> {
     let variables = [(AUDIT_DIR, logs), ("GOGC", "400")];
     // One build of all tests uses the processors better than one for each choice.
     cargo(&["test", "--locked", "--workspace", "--lib", "--bins", "--test", "it", "--no-run"])?;
-    tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
+    let code = cargo_test(BESIDE_THE_CODE, &variables, None)?;
+    let docs = cargo_test(&["--doc"], &variables, None)?;
+    let (others, busy) = thread::scope(|scope| {
+        let (running, ended) = mpsc::channel();
+        let others = scope.spawn(|| cargo_test(&others, &variables, Some(running)));
+        // Nothing is sent: the sender is dropped when few tests are left.
+        let _ = ended.recv();
+        let busy = cargo_test(&busy, &variables, None);
+        (others.join(), busy)
+    });
+    report([code, docs, others.map_err(|_| anyhow!("the thread of a cargo command panicked"))??, busy?])
 }
 
-/// Runs tests, with one cargo command per item of `choices`. Failures are repeated at the end, below the output of all test binaries.
-fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
-    let mut sum = [0; 3];
-    let mut failed = Vec::new();
-    for chosen in choices {
-        failed.extend(cargo_test(chosen, variables, &mut sum)?);
-    }
-    let [passed, failing, skipped] = sum;
-    println!("\n{passed} passed, {failing} failed, {skipped} skipped");
+/// Runs a choice of tests.
+fn tests(chosen: &[&str], variables: &[(&str, &str)]) -> Result<()> {
+    report([cargo_test(chosen, variables, None)?])
+}
+
+/// Prints the sums of several outcomes, and fails with all failures, below the output of all test binaries.
+fn report<const N: usize>(outcomes: [Outcome; N]) -> Result<()> {
+    let sum = |kind: usize| -> u32 { outcomes.iter().map(|outcome| outcome.sum[kind]).sum() };
+    let passed = sum(0);
+    println!("\n{passed} passed, {} failed, {} skipped", sum(1), sum(2));
+    let failed: Vec<_> = outcomes.into_iter().flat_map(|outcome| outcome.failed).collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
     ensure!(passed > 0, "no test ran");
     Ok(())
@@ -272,27 +286,67 @@ impl Failures {
     }
 }
 
-/// Runs a choice of tests, and returns the failed ones with their reasons.
-fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -> Result<Vec<String>> {
+/// Results of one cargo command.
+#[derive(Default)]
+struct Outcome {
+    /// Numbers of passed, failed and skipped tests.
+    sum: [u32; 3],
+    /// Failed tests with their reasons.
+    failed: Vec<String>,
+}
+
+/// Runs a choice of tests. Drops `running` when the last tests of a long test binary run, so that processors are idle.
+fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], mut running: Option<mpsc::Sender<()>>) -> Result<Outcome> {
     let mut command = devenv::cargo();
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen);
     let mut child =
         command.envs(variables.iter().copied()).stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
-    let mut failures = Failures::default();
+    let (mut failures, mut outcome, mut left) = (Failures::default(), Outcome::default(), Left(0));
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
         let line = line?;
         println!("{line}");
         failures.read(&line);
-        for (sum, count) in sum.iter_mut().zip(counts(&line).into_iter().flatten()) {
+        if left.are_few_after(&line) {
+            running = None;
+        }
+        for (sum, count) in outcome.sum.iter_mut().zip(counts(&line).into_iter().flatten()) {
             *sum += count;
         }
     }
+    drop(running);
     let status = child.wait()?;
-    let mut failed = failures.lines();
-    if !status.success() && failed.is_empty() {
-        failed.push(format!("cargo test {}: {status}", chosen.join(" ")));
+    outcome.failed = failures.lines();
+    if !status.success() && outcome.failed.is_empty() {
+        outcome.failed.push(format!("cargo test {}: {status}", chosen.join(" ")));
     }
-    Ok(failed)
+    Ok(outcome)
+}
+
+/// Number of tests from which on a test binary is long.
+const LONG: u32 = 100;
+/// Number of tests that leave processors idle.
+const FEW: u32 = 5;
+
+/// Number of tests that a long test binary still has to end, otherwise 0.
+struct Left(u32);
+
+impl Left {
+    /// Counts the tests by a line of output. Reports whether few are left of a long test binary since this line.
+    fn are_few_after(&mut self, line: &str) -> bool {
+        if let Some(count) = line.strip_prefix("running ").and_then(|rest| rest.strip_suffix(" tests")) {
+            self.0 = count.parse().ok().filter(|count| *count >= LONG).unwrap_or_default();
+        } else if is_result(line) && self.0 > 0 {
+            self.0 -= 1;
+            return self.0 == FEW;
+        }
+        false
+    }
+}
+
+/// Reports whether a test has ended by a line such as `test a::b ... ok`.
+fn is_result(line: &str) -> bool {
+    line.starts_with("test ") && [" ... ok", " ... FAILED"].iter().any(|end| line.ends_with(end))
+        || line.contains(" ... ignored")
 }
 
 /// Returns the folder to which API servers in tests write audit logs.
@@ -333,6 +387,19 @@ mod tests {
         ] {
             assert_eq!((failed_test(line), counts(line)), (failed, counted), "{line}");
         }
+    }
+
+    #[test]
+    fn idle_processors_are_seen_near_the_end_of_a_long_binary() {
+        let few_after = |count: u32, results: u32| {
+            let begin = [format!("running {count} tests")];
+            let ends = [" ... ok", " ... FAILED", " ... ignored, it runs by night"];
+            let results = (0..results).zip(ends.iter().cycle()).map(|(i, end)| format!("test a::b{i}{end}"));
+            let slow = ["test a::c has been running for over 60 seconds".to_owned()];
+            let mut left = Left(0);
+            begin.into_iter().chain(results).chain(slow).filter(|line| left.are_few_after(line)).count()
+        };
+        assert_eq!([few_after(120, 114), few_after(120, 115), few_after(120, 120), few_after(20, 20)], [0, 1, 1, 0]);
     }
 
     #[test]
