@@ -2,16 +2,16 @@
 
 .PHONY: test quick nightly demo setup image
 
-# All that CI runs for each change: format, spelling, links, generated files, dependencies, clippy for both targets, tests, fuzz targets.
+# Runs all that CI runs for each change: format, spelling, links, generated files, dependencies, clippy for both targets, tests, fuzz targets.
 test: setup
 	cargo xtask check
 
-# The part of it that takes minutes, while you work: without an API server, Wine hosts and fuzzing.
+# Runs the checks that take minutes: without an API server, Wine hosts and fuzzing.
 quick: setup
 	cargo xtask check --quick
 
-# What takes hours, besides: long tests, programs of other projects, long fuzzing, the images of a release built twice. PART runs one part, as
-# `cargo xtask check --help` names them.
+# Runs the checks that take hours: long tests, programs of other projects, long fuzzing, the images of a release built twice. PART selects one part
+# of those that `cargo xtask check --help` names.
 nightly: setup
 	cargo xtask check --nightly $(PART)
 
@@ -27,6 +27,6 @@ image: setup
 	cargo xtask payload --out target/payload --kubernetes $(or $(KUBERNETES),all) $(if $(PROGRAMS),--from $(PROGRAMS)) $(if $(SIGN),--sign $(SIGN))
 	cargo xtask image $(if $(SIGN),--sign $(SIGN) )--payload target/payload
 
-# Installs what a Debian machine lacks, as root; each of the others does it by itself.
+# Installs what a Debian machine lacks, as root. The other targets do so first.
 setup:
 	cargo xtask setup

@@ -1,4 +1,4 @@
-//! Condition types, and the function that sets a condition.
+//! Condition types, and functions that find, set and remove conditions.
 //!
 //! Conditions have the semantics of apimachinery's `SetStatusCondition`: `lastTransitionTime` changes only when `status` changes.
 //! `Reconciling` and `Stalled` follow kstatus: they exist only while they are true, and never both.
@@ -11,13 +11,15 @@ use crate::Reason;
 /// Condition types of pools and instances.
 pub mod kind {
     crate::documented::documented! {
-        /// Everything that the spec declares is in place and works.
+        /// Pool: every listed host is a working node that follows the desired version, apart from nodes on hold or in maintenance; in mode Plan, the
+        /// pool can be applied. Instance: its Node is Ready, with any version.
         READY = "Ready";
-        /// The operator acts, or will act without a user or a maintenance window. Present only while true.
+        /// Pool: the operator acts, or waits before it acts, also for a maintenance window or an approval, but not for the end of a hold or a pause.
+        /// Instance: an operation is under way or waits. Never together with Stalled. Present only while true.
         RECONCILING = "Reconciling";
-        /// The operator cannot proceed until a user acts, or a host fails again and again. Present only while true.
+        /// The operator cannot proceed until a user acts, or an operation fails again and again or takes too long. Present only while true.
         STALLED = "Stalled";
-        /// Pool: all nodes follow the desired version (name as in MachineConfigPool).
+        /// Pool: all hosts have joined and follow the desired version (name as in MachineConfigPool). Absent in mode Plan.
         UPDATED = "Updated";
         /// Pool: nodes are being joined, changed or removed (name as in MachineConfigPool).
         UPDATING = "Updating";
@@ -27,7 +29,8 @@ pub mod kind {
         INVENTORY_SYNCED = "InventorySynced";
         /// Pool: the revision of the inventory that is in force carries a signature by a trusted key (name as in Flux).
         SOURCE_VERIFIED = "SourceVerified";
-        /// Pool: the operator begins no new operation, because `rollout.paused` is true or `rollout.pausedUntil` is in the future.
+        /// Pool: the operator begins no new operation except the release of hosts, because `rollout.paused` is true or `rollout.pausedUntil` is in the
+        /// future.
         PAUSED = "Paused";
         /// Instance: the host answered over SSH at the last attempt. `Unknown` while that result may be outdated: since the attempt, kubelet has
         /// stopped or the Node has become Ready again, and the operator has not connected to the host yet.
@@ -35,11 +38,11 @@ pub mod kind {
         /// Instance: the host met all requirements of a node when the operator last began to change it: rights, version of Windows, disk, clock,
         /// ports, and access to the API server. The message lists the unmet requirements; a host does not join before it meets them. On a configured
         /// host, the version of Windows, the ports and access to the API server are not required, because a repair or a restart may restore them.
-        /// While true, the message has the [warnings](../guide/hosts.md#warnings), which stop no operation.
+        /// The message also has the [warnings](../guide/hosts.md#warnings), which stop no operation.
         PREFLIGHT_PASSED = "PreflightPassed";
         /// Instance: the host can use the [group Managed Service Accounts](../guide/workloads.md#group-managed-service-accounts-gmsa) that its
         /// pool lists, as the host last reported. Present only if the pool lists any. With a plugin in the pool, a host in no domain is not
-        /// checked. The host is a node in any case.
+        /// checked. The condition does not affect whether the host is a node.
         GMSA_READY = "GMSAReady";
         /// Instance: its Node is Ready.
         NODE_HEALTHY = "NodeHealthy";
@@ -47,17 +50,18 @@ pub mod kind {
         UP_TO_DATE = "UpToDate";
         /// Instance: Windows, or a user who annotated the Node, requests a restart of the host. Present only while true.
         REBOOT_REQUIRED = "RebootRequired";
-        /// Instance: the state of the host differs, or differed, from what the operator configured. Present only while
-        /// true.
+        /// Instance: the state of the host differs from what the operator configured, or did until recently. Present as
+        /// long as wicd reports it.
         DRIFTED = "Drifted";
         /// Instance: wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready. Present only while true.
         WICD_SILENT = "WicdSilent";
-        /// Instance: the node keeps the version of the legacy operator, because a change would lose settings that it has. Present
-        /// only while true.
+        /// Instance: the node keeps the version of the legacy operator, because a change would lose settings of that operator.
+        /// Present only while true.
         UPDATE_WITHHELD = "UpdateWithheld";
-        /// Pool: all hosts accept the first SSH key of their list. Absent if the pool has no hosts.
+        /// Pool: all hosts accept the first SSH key of their list. Absent if the pool has no hosts, and in mode Plan.
         KEYS_CURRENT = "KeysCurrent";
-        /// Pool: all hosts have the images of `provisioning.prePullImages`. Absent if that field is not set.
+        /// Pool: all hosts have the images of `provisioning.prePullImages`. Absent if that field is not set, and in mode
+        /// Plan.
         IMAGES_PULLED = "ImagesPulled";
         /// Pool: the admission policies are in force as shipped. While a policy that restricts the hosts' daemons is not in force, the daemons have
         /// no rights and get no certificates, and no host is joined or changed. The absence of any other policy stops no operation.

@@ -166,10 +166,11 @@ event_reasons! {
     DrainForced: Warning on WindowsInstance Node;
     /// A drain deletes data or a pod that no controller creates again, or cannot wait for a pod; the note names it. Check the application.
     DrainWarning: Warning on WindowsInstance;
-    /// The drain ended before the node was empty, and the node accepts pods again; the note has the cause. The change is made in its next turn.
+    /// The drain was aborted before the host was changed, and the operator lifted its cordon; the note has the cause. A change that is still needed is
+    /// made in its next turn.
     DrainAborted: Normal on WindowsInstance Node;
-    /// Another client uncordoned the node during the drain, and the operator cordoned it again. Find that client; to end the drain, revoke the
-    /// operation instead.
+    /// The node was no longer cordoned during a drain or a maintenance, because another client uncordoned it or its Node was created again. The
+    /// operator cordons it again. Find that client; to let the node accept pods, end the operation or the maintenance instead.
     ExternalUncordon: Warning on WindowsInstance;
     /// The host answers at the new address of its entry, or with the new host key that its entry declares, and is the expected one. No action is
     /// needed.
@@ -192,7 +193,7 @@ event_reasons! {
     /// restored, versions may not be followed and certificates may not be renewed. Check on the host that the service
     /// `windows-instance-config-daemon` runs, and read its log in `C:\var\log\wicd`.
     WicdSilent: Warning on WindowsInstance;
-    /// A client other than the operator deleted the Node. The message shows whether the operator registers the host again. Find the client that
+    /// A client other than the operator deleted the Node. The note shows whether the operator registers the host again. Find the client that
     /// deleted it.
     NodeDeleted: Warning on WindowsInstance;
     /// The pool's first key was added to `authorized_keys` of the host; the operator logs in with it next. No action is needed.
@@ -252,12 +253,13 @@ event_reasons! {
     /// The host of a Machine refuses every key, and the operator does not delete the Machine; the note has the cause. Authorise a key of the
     /// pool on the host, or delete the Machine.
     MachineDeletionRestricted: Warning on Machine WindowsNodePool;
-    /// The host of a Machine refuses every key, and the API server refused to delete the Machine. Check the operator's rights.
+    /// The host of a Machine refuses every key, and the operator could not delete the Machine; the note has the error. Check the operator's rights.
     MachineDeletionFailed: Warning on Machine WindowsNodePool;
     /// The Node of a Machine does not get the Machine's `spec.providerID`, because it is not a provider ID or another Machine has the same one. The
     /// Machine API cannot find the Node then. Correct the ID where the Machine is created.
     ProviderIdRefused: Warning on WindowsNodePool;
-    /// No pool reads this source of hosts, because the pool with its name has another source. Name this source in a pool, or delete it.
+    /// No pool reads this source of hosts, because the pool with its name has another source. Name this source in a pool, or delete a
+    /// ConfigMap that is not needed.
     PoolTaken: Warning on ConfigMap MachineSet;
     /// Nodes of WMCO are in the cluster, and the operator has made this pool in mode Plan. Read `status.plan`, and
     /// [begin the takeover](../guide/from-wmco.md).
@@ -268,8 +270,8 @@ event_reasons! {
     /// New Machines accept passwords over SSH, because the user data in the Secret does not disable them. Delete the Secret; the operator
     /// writes it again.
     PasswordLogInAllowed: Warning on Secret;
-    /// The request is valid, but must wait: the identity of its host is not proven yet, or a name in the request is not proven to belong to the
-    /// node. The note names the remedy.
+    /// The request is valid, but must wait: the identity of its host is not proven yet, a name in the request is not proven to belong to the node, or
+    /// wicd has no rights. The note names the remedy.
     Waiting: Normal on CertificateSigningRequest;
 }
 

@@ -5,7 +5,7 @@
 //! `<operation directory>\<verb>.answer.json`. The exit status reports whether an answer exists: with [`EXIT_ANSWERED`]
 //! it does (and may report a failure); with any other status it does not. The output of the process is only logged.
 //!
-//! Requests may contain secrets (files such as TLS keys), answers never do: private keys that a host creates stay there.
+//! Requests may contain secrets (files such as TLS keys). Answers never do, because private keys that a host creates stay on it.
 
 mod answer;
 mod survey;
@@ -34,9 +34,9 @@ pub mod path {
     /// Directory of the files that the operator uploads over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Only administrators can
     /// write below `C:\Windows`, so no other user can own a file there; wicd also restricts reading before the operator sends the first secret.
     pub const LAUNCH: &str = r"C:\windows\wicd";
-    /// Directory with a subdirectory for each operation in progress, for requests, answers and the uploaded archive.
+    /// Directory with the uploaded archive, and with a subdirectory for the requests and answers of each operation in progress.
     pub const OPERATIONS: &str = r"C:\windows\wicd\operations";
-    /// Directory of wicd's service: `<sha256>\wicd.exe`, [`STATE`], [`OWNED`]. wicd creates and protects it.
+    /// Directory of wicd's service: `<sha256>\wicd.exe`, and its records such as [`STATE`] and [`OWNED`]. wicd creates and protects the directory.
     pub const WICD: &str = r"C:\k\wicd";
     /// Lock file that serialises changes of the host.
     pub const LOCK: &str = r"C:\k\wicd\lock";

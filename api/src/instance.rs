@@ -175,7 +175,7 @@ pub struct Origin {
     pub provider_id: Option<String>,
 }
 
-/// The commit that a host comes from.
+/// The commit that last changed the entry of a host.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Commit {
@@ -220,7 +220,7 @@ pub struct Grant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub version: Option<String>,
-    /// Disruption that the change causes, for `Update`.
+    /// Disruption that the operation causes, for `Update`, and for a `Repair` that restarts the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<Disruption>,
     /// Services that read the changed files and settings and are restarted, for `Update`.
@@ -273,7 +273,7 @@ pub enum GrantType {
     Reboot,
     /// Repair a node that does not work.
     Repair,
-    /// Drain the node for the maintenance that a user or a program requests, keep it so, and take it back.
+    /// Drain the node for the maintenance that a user, a program or the host requests, keep it drained, and return it to service.
     Maintenance,
     /// Drain the node, deconfigure the host, delete the Node.
     Remove,

@@ -1,4 +1,4 @@
-//! All labels, annotations, taints, finalizers, field managers and well-known object names. No other module repeats them as literals.
+//! Labels, annotations, taints, finalizers, field managers and well-known object names.
 //!
 //! Legacy names are those of the Windows Machine Config Operator (WMCO), so that a cluster can be taken over from it and handed back.
 
@@ -31,16 +31,16 @@ pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
 pub const UNKNOWN_VERSION: &str = "unknown";
 /// Name of the operator's Lease.
 pub const LEASE: &str = "windows-node-pools";
-/// Name of the Service of the operator's metrics, which their certificate names.
+/// Name of the Service for the operator's metrics. The serving certificate is for this name.
 pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
 /// Name of the Secret with the last facts of the cluster, for the next instance of the operator.
 pub const KEPT_FACTS: &str = "windows-node-pools-facts";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.
 pub const UNKNOWN_CLUSTER: &str = "unknown";
-/// Label of all objects of the program `acceptance` and of its Node, with the name of the run; annotation of the same objects with the host's
-/// address; and key of the Node's taint.
+/// Label of the objects that the program `acceptance` creates and of its Node, with the suffix of the run; annotation of the created objects, with
+/// the host's address; key of the Node's taint; and field manager of the pool.
 pub const ACCEPTANCE: &str = "windows-node-pools-acceptance";
-/// Reporting component of events, and the operator's user agent.
+/// Name of the operator: of its Deployment and ServiceAccount, and in its events and the labels of its objects.
 pub const COMPONENT: &str = "windows-node-pools";
 
 /// Command of the operator's kubectl plugin, as a user enters it.

@@ -46,8 +46,8 @@ reasons! {
     /// Usability of a [group Managed Service Account](../guide/workloads.md#a-host-that-cannot-use-an-account) on the host is unknown, although its
     /// pool lists the account.
     AccountUnknown,
-    /// The Windows Machine Config Operator runs or is installed: operations in progress end, and no other begins until it is
-    /// [removed](../guide/from-wmco.md).
+    /// The Windows Machine Config Operator runs or is installed: a change that has begun on a host is completed, and no other operation begins until
+    /// that operator is [removed](../guide/from-wmco.md).
     AnotherOperator,
     /// The host answers over SSH, and kubelet has stopped posting the status of the Node.
     AnswersWithoutKubelet,
@@ -102,8 +102,8 @@ reasons! {
     DirectoryRefused,
     /// Free space on `C:` of the host is too small.
     DiskFull,
-    /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools the limit over all pools
-    /// (`--max-disruptions`).
+    /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools use up the limit over
+    /// all pools (`--max-disruptions`).
     DisruptionsUsedUp,
     /// A [drain](../guide/rollouts.md#a-drain-that-is-blocked) makes no progress, or exceeded `drain.timeoutSeconds` and was aborted.
     DrainBlocked,
@@ -181,7 +181,7 @@ reasons! {
     NodeNotReady,
     /// The API server refuses the labels, annotations or taints of the Node, or an admission policy does.
     NodeRefused,
-    /// Operations on hosts of the pool failed, and the operator retries them.
+    /// Hosts of the pool failed to join, to be changed or to be removed. The operator retries, except for a version that failed on a host.
     NodesFailed,
     /// Nodes are not Ready and their hosts do not answer, and the rollout no longer waits for them ([repair](../guide/rollouts.md#repair)).
     NodesLost,
@@ -234,7 +234,7 @@ reasons! {
     RemovalBlocked,
     /// The certificate request differs from the one that its host must make: if it is not yours, check the host that it names.
     RequestDenied,
-    /// You lack rights that the operator gets: install as cluster-admin.
+    /// You lack rights that the installation needs: install as cluster-admin.
     RightsMissing,
     /// A change is [rolled back](../guide/rollouts.md#a-version-that-fails).
     RollingBack,

@@ -21,7 +21,7 @@ pub fn names(registry: &str) -> Vec<&str> {
 }
 
 /// Returns the rank of a login for images below a path of a registry, or `None` if its key does not match. Kubelet tries the logins in descending order
-/// of their locations as text, in which `*` sorts before letters and digits, and a path after its beginning.
+/// of their locations as text: `*` sorts before letters and digits, and a location before a longer one that begins with it.
 pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<&'a str> {
     let location = location(key);
     let (pattern, prefix) = split(location);

@@ -1,8 +1,8 @@
 //! Services ConfigMap `windows-services-<version>`: the Windows services of a host, in WMCO's format.
 //!
 //! Its data keys `services`, `files`, `environmentVars` and `watchedEnvironmentVars` each hold a JSON text. This
-//! operator adds the optional fields `hostVariablesInCommand` and `prepare` to a service; readers of the legacy format
-//! skip them.
+//! operator adds the optional fields `environment`, `hostVariablesInCommand` and `prepare` to a service; readers of the
+//! legacy format skip them.
 
 use crate::Reason;
 use std::collections::{BTreeMap, BTreeSet};
@@ -244,7 +244,10 @@ impl ServicesConfig {
         let last_bootstrap = self.services.iter().filter(|s| s.bootstrap).map(|s| s.priority).max();
         for service in &self.services {
             if !is_service_name(&service.name) {
-                return refuse(service, "the name must be letters, digits, `-`, `_` and `.`, at most 80");
+                return refuse(
+                    service,
+                    "the name must have 1 to 80 characters, only letters, digits, `-`, `_` and `.`",
+                );
             }
             if !seen.insert(service.name.to_ascii_lowercase()) {
                 return refuse(service, "the name is listed twice");
@@ -274,7 +277,7 @@ impl ServicesConfig {
             }
         }
         match self.cycle() {
-            Some(service) => refuse(service, "the service depends on itself"),
+            Some(service) => refuse(service, "the service, or one that it depends on, depends on itself"),
             None => Ok(()),
         }
     }

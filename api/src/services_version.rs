@@ -41,7 +41,7 @@ pub fn digest(data: &BTreeMap<String, String>, rendered: &str) -> String {
     digits
 }
 
-/// Number of digest digits in a short version, as in short commit hashes of git.
+/// Number of digest digits in a short version, as in short commit hashes of Git.
 const SHORT: usize = 8;
 
 /// Returns the short form of a version, for people. The digest, or any other text after the last `-`, is cut to 8 characters.

@@ -14,7 +14,7 @@ use api::{Reason, text};
 use flate2::read::GzDecoder;
 use tar::{Archive, EntryType, PaxExtensions};
 
-use crate::{File, Limits, is_inventory};
+use crate::{File, Limits, is_inventory, shown_size};
 pub use digest::{Checked, Digest, DigestError};
 
 /// Maximum number of bytes of a name, or of the extension header of an entry. Both are held in memory.
@@ -30,7 +30,7 @@ pub enum ArtifactError {
     )]
     Digest,
     /// Artifact that could not be read to its end.
-    #[error("it could not be read to its end: {0}; the operator retries")]
+    #[error("the artifact could not be read to its end: {0}; the operator retries")]
     Read(#[source] io::Error),
     /// Artifact that is not a tar.gz archive, or has an entry that is not accepted.
     #[error("the artifact cannot be unpacked: {0}; check the tool that made it")]
@@ -156,9 +156,9 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
         let length = content.len() as u64;
         if length > limits.file {
             return Err(ArtifactError::TooLarge(format!(
-                "{} has more than {} bytes",
+                "{} has more than {}",
                 text::quote(&path, 200),
-                limits.file
+                shown_size(limits.file)
             )));
         }
         if length < size {
@@ -166,7 +166,10 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
         }
         total += length;
         if total > limits.total {
-            return Err(ArtifactError::TooLarge(format!("the files have more than {} bytes in total", limits.total)));
+            return Err(ArtifactError::TooLarge(format!(
+                "the files have more than {} in total",
+                shown_size(limits.total)
+            )));
         }
         files.push(File { path, bytes: content });
     }
@@ -221,7 +224,7 @@ fn normal(path: &str) -> Option<String> {
 /// Returns the fault of an archive whose bytes could be read.
 fn classify(error: &io::Error, limits: &Limits) -> ArtifactError {
     if error.get_ref().and_then(|e| e.downcast_ref::<Exceeded>()).is_some() {
-        ArtifactError::TooLarge(format!("more than {} bytes", limits.transfer))
+        ArtifactError::TooLarge(format!("more than {}", shown_size(limits.transfer)))
     } else {
         ArtifactError::Malformed("it is damaged or cut off")
     }
@@ -245,7 +248,7 @@ impl<R: Read> Read for Watched<R> {
     }
 }
 
-/// Error of a [`Bounded`] reader that has read too much.
+/// Error with which a [`Bounded`] reader fails at its limit.
 #[derive(Debug, thiserror::Error)]
 #[error("more bytes than allowed")]
 struct Exceeded;

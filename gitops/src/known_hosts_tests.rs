@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn a_malformed_line_is_no_panic(
+    fn a_malformed_line_causes_no_panic(
         line in "(@revoked |@cert-authority |@x )?(h|\\*|!h|\\|1\\|[A-Za-z0-9+/=]{0,30}\\|[A-Za-z0-9+/=]{0,30}|[*?,!h]{1,40})[ \t]+(ssh-ed25519 )?[A-Za-z0-9+/=]{0,80}"
     ) {
         let _ = public_keys(&line, "h", 22);

@@ -51,9 +51,19 @@ impl Default for Limits {
     }
 }
 
+/// Returns a number of bytes for a message: whole MiB, or bytes if it is smaller.
+pub fn shown_size(bytes: u64) -> String {
+    if bytes < 1 << 20 { format!("{bytes} bytes") } else { format!("{} MiB", bytes >> 20) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_shown_in_a_unit_that_people_read() {
+        assert_eq!([8 << 20, 1 << 20, 60].map(shown_size), ["8 MiB", "1 MiB", "60 bytes"]);
+    }
 
     #[test]
     fn the_extension_decides_whether_a_file_is_inventory() {

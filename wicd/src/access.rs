@@ -152,7 +152,7 @@ impl AccessList {
         self.is_protected && sorted(self) == sorted(&Self::of(guard))
     }
 
-    /// Reports whether an untrusted user has one of these rights to the file or directory itself.
+    /// Reports whether an entry grants an untrusted user one of these rights to the file or directory itself, even if another entry denies the right.
     pub fn grants(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> bool {
         self.entries.iter().any(|entry| !is_trusted(&entry.sid) && entry.grants(rights))
     }
@@ -241,15 +241,15 @@ mod tests {
     fn rights_of_users_to_change_a_directory_itself_are_removed() {
         let users = |rights, flags| Entry::grant(USERS, rights, flags);
         for (about, entry, expected) in [
-            ("nothing but reading", users(READ, TO_ALL), None),
+            ("only reading", users(READ, TO_ALL), None),
             ("what is below", users(ALL, TO_ALL | ONLY_BELOW), None),
-            ("a right that is withheld", Entry { denies: true, ..users(ALL, TO_ALL) }, None),
+            ("a right that is denied", Entry { denies: true, ..users(ALL, TO_ALL) }, None),
             ("an administrator", Entry::grant(ADMINISTRATORS, ALL, 0), None),
             ("making directories", users(0x4, TO_DIRECTORIES), Some(vec![users(0x4, TO_DIRECTORIES | ONLY_BELOW)])),
             ("making files", users(0x2, 0), Some(vec![])),
             ("deleting it", users(DELETE, 0), Some(vec![])),
             ("deleting what is in it", users(DELETE_CHILD | READ, 0), Some(vec![users(READ, 0)])),
-            ("its list", users(WRITE_DAC, 0), Some(vec![])),
+            ("changing its access list", users(WRITE_DAC, 0), Some(vec![])),
             (
                 "as on other images of Windows",
                 Entry::grant(AUTHENTICATED_USERS, MODIFY, TO_ALL | INHERITED),
@@ -259,7 +259,7 @@ mod tests {
                 ]),
             ),
             ("all of it, for all users", Entry::grant(EVERYONE, 0x1000_0000, 0), Some(vec![])),
-            ("of a kind that is not known", Entry::grant("", DELETE, 0), Some(vec![])),
+            ("an entry of an unknown kind", Entry::grant("", DELETE, 0), Some(vec![])),
         ] {
             let expected = expected.map(|entries| AccessList { is_protected: true, ..with(&entries) });
             let narrowed = with(&[entry]).narrowed(is_trusted, CHANGE);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_default_access_lists_must_be_narrowed() {
+    fn default_access_lists_are_narrowed_and_those_of_wicd_stay() {
         for guard in [Guard::Private, Guard::TakingOver, Guard::Readable, Guard::Volumes] {
             assert_eq!(AccessList::of(guard).narrowed(is_trusted, CHANGE), None, "{guard:?}");
         }

@@ -3,10 +3,10 @@
 //! A pending key is in a file of its own ([`key_path`]) until its certificate arrives; then both go into one PEM file, as kubelet and client-go
 //! expect.
 //!
-//! kubelet's first certificate is embedded in kubelet's own kubeconfig. Only then does kubelet store it in [`path::KUBELET_PKI`] at its start,
-//! under the file name of all later certificates, to which [`path::NODE_KUBECONFIG`] refers. kubelet does not store a certificate that the
-//! kubeconfig names as a file, and cannot replace a regular file at [`path::KUBELET_CURRENT_CERT`]: it expects its own symbolic
-//! link.
+//! kubelet's first certificate is embedded in kubelet's own kubeconfig: at its start, kubelet stores an embedded certificate in
+//! [`path::KUBELET_PKI`], but not one that the kubeconfig names as a file. The stored certificate has the file name of all later ones, to which
+//! [`path::NODE_KUBECONFIG`] refers. wicd does not write that file itself: kubelet expects its own symbolic link at
+//! [`path::KUBELET_CURRENT_CERT`], and cannot replace a regular file.
 
 use api::host::{CertificateKind, path};
 use api::{Reason, names::user};
@@ -37,7 +37,7 @@ pub enum CertificateError {
     )]
     Pem(usize),
     /// PEM text without a certificate.
-    #[error("the PEM text does not have a certificate")]
+    #[error("the issued PEM text has no certificate in it; check the signer that issued it")]
     Empty,
     /// Certificate for another subject.
     #[error("the certificate is for {got:?}, not for {wanted:?}; check the signer that issued it")]
@@ -304,7 +304,7 @@ fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError
 /// Removes all certificates and keys of kubelet and of wicd.
 ///
 /// # Errors
-/// Fails when one of them cannot be removed. The remaining ones stay, too.
+/// Fails at the first one that cannot be removed, so that others may stay, too.
 pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     for tree in [path::WICD_CERTS, path::KUBELET_PKI] {
         files::remove_tree(host, tree)?;
@@ -315,8 +315,8 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Reports whether the host has a certificate of this kind, for this node, that is valid for at least another [`RENEW_BELOW`] seconds. A host
-/// without the first certificate of this kind has none that counts.
+/// Reports whether the host has a certificate of this kind, for this node, that is valid for at least another [`RENEW_BELOW`] seconds. Without
+/// the first certificate of this kind, no certificate counts.
 ///
 /// # Errors
 /// Fails when a file of a certificate cannot be inspected or read. A damaged certificate is not an error, and does not count.
@@ -362,7 +362,7 @@ fn check(der: &[u8], kind: CertificateKind, node: &str, now: i64) -> Result<(), 
         return Err(CertificateError::Name { got: names.join(", "), wanted });
     }
     let validity = leaf.validity();
-    // Five minutes of tolerance: clocks differ, and signers back-date by as much for that reason.
+    // Certificates are accepted five minutes before they are valid: clocks differ, and signers back-date certificates by as much.
     if now < validity.not_before.timestamp() - 300 || now >= validity.not_after.timestamp() {
         return Err(CertificateError::Validity);
     }

@@ -34,7 +34,7 @@ fn certificate_and_key_are_distinguished() {
     assert_eq!(split(&chain), None);
 }
 
-/// Expired certificates do not accumulate.
+/// Earlier certificates do not accumulate.
 #[test]
 fn only_the_newest_certificates_are_kept() {
     let host = FakeHost::temporary();

@@ -172,12 +172,12 @@ pub fn unregister_others(
     let classes: BTreeSet<String> = owned.keys.iter().filter_map(|key| class_of(key)).map(str::to_owned).collect();
     for clsid in classes.iter().filter(|clsid| plugin.is_none_or(|plugin| plugin.clsid != **clsid)) {
         if let Owner::Other(what) = owner(host, clsid, owned)? {
-            warnings.push(format!("the plugin {clsid} stays registered: another installer registered it ({what})"));
+            warnings.push(format!("the plugin {clsid} stays registered, because another installer registered it ({what}); leave it there, or uninstall it with that installer"));
         } else {
             for key in removal_order(clsid) {
                 if !with_rights(host, &key, owned, || host.remove_registry_key(&key))? {
                     warnings.push(format!(
-                        "the registry key HKLM\\{key} stays, because another program has put keys into it"
+                        "the registry key HKLM\\{key} stays, because another program has put keys into it; delete it by hand if nobody needs it"
                     ));
                 }
             }

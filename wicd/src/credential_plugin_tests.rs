@@ -165,7 +165,7 @@ fn only_libraries_in_the_directory_of_plugins_are_wicds() {
 }
 
 #[test]
-fn a_plugin_that_is_no_payload_file_is_refused() {
+fn a_plugin_that_is_not_a_payload_file_is_refused() {
     for (clsid, library) in [(AZURE, r"C:\Users\Public\x.dll"), (r"{..\..\X}", LIBRARY), ("", LIBRARY)] {
         let test_host = TestHost::new();
         let mut wanted = with_plugin(&test_host, "1", AZURE);

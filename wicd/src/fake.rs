@@ -249,7 +249,7 @@ impl FakeHost {
 }
 
 /// Refuses the use of a service that is marked for deletion.
-fn is_not_deleted(state: &State, action: &'static str, name: &str) -> Result<(), HostError> {
+fn check_not_deleted(state: &State, action: &'static str, name: &str) -> Result<(), HostError> {
     const MARKED_FOR_DELETE: i32 = 1072;
     if state.deleted_services.contains(name) {
         return Err(HostError::system(action, name)(io::Error::from_raw_os_error(MARKED_FOR_DELETE)));
@@ -258,7 +258,7 @@ fn is_not_deleted(state: &State, action: &'static str, name: &str) -> Result<(),
 }
 
 /// Refuses a change in a registry key that administrators may not change.
-fn may_change(state: &State, key: &str) -> Result<(), HostError> {
+fn check_may_change(state: &State, key: &str) -> Result<(), HostError> {
     if state.registry_access.get(key).is_some_and(|access| access != OPENED) {
         return Err(HostError::system("write", key)(io::Error::from(io::ErrorKind::PermissionDenied)));
     }
@@ -323,7 +323,7 @@ impl Host for FakeHost {
 
     fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError> {
         let mut state = self.call("put_service", &spec.name)?;
-        is_not_deleted(&state, "change service", &spec.name)?;
+        check_not_deleted(&state, "change service", &spec.name)?;
         let old = state.services.get(&spec.name);
         let new = spec.service(old.map_or(ServiceState::Stopped, |s| s.state));
         let changed = old != Some(&new) || state.specs.get(&spec.name) != Some(spec);
@@ -334,7 +334,7 @@ impl Host for FakeHost {
 
     fn start_service(&self, name: &str) -> Result<(), HostError> {
         let mut state = self.call("start_service", name)?;
-        is_not_deleted(&state, "start service", name)?;
+        check_not_deleted(&state, "start service", name)?;
         let started = state.started_state.unwrap_or(ServiceState::Running);
         let Some(service) = state.services.get_mut(name) else {
             return Err(HostError::system("start service", name)(io::Error::from(io::ErrorKind::NotFound)));
@@ -376,7 +376,9 @@ impl Host for FakeHost {
         let mut state = self.call("delete_service", name)?;
         if state.open_services.contains(name) && state.services.contains_key(name) {
             state.deleted_services.insert(name.to_owned());
-            let what = format!("service {name} to be deleted; a program, for example services.msc, still has it open");
+            let what = format!(
+                "service {name} to be deleted; a program, for example services.msc, still has it open: close that program"
+            );
             return Err(HostError::Timeout { what, seconds: 30 });
         }
         state.services.remove(name);
@@ -562,7 +564,7 @@ impl Host for FakeHost {
 
     fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError> {
         let mut state = self.call("put_registry_key", key)?;
-        may_change(&state, key.rsplit_once('\\').map_or("", |(above, _)| above))?;
+        check_may_change(&state, key.rsplit_once('\\').map_or("", |(above, _)| above))?;
         state.registry.entry(key.into()).or_default().extend(values.clone());
         Ok(())
     }
@@ -572,7 +574,7 @@ impl Host for FakeHost {
         if state.registry.keys().any(|other| other.strip_prefix(key).is_some_and(|rest| rest.starts_with('\\'))) {
             return Ok(false);
         }
-        may_change(&state, key)?;
+        check_may_change(&state, key)?;
         state.registry.remove(key);
         state.registry_access.remove(key);
         Ok(true)

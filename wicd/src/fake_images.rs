@@ -15,7 +15,7 @@ pub struct Images {
     pub records: BTreeMap<String, String>,
     /// IDs of pinned images.
     pub pinned: BTreeSet<String>,
-    /// Images of all attempts to pull, with the user name of the login.
+    /// Images of all attempts to pull while containerd answers, with the user name of the login.
     pub pulls: Vec<(String, Option<String>)>,
     /// Images that cannot be pulled, with the registry's error message.
     pub refused: BTreeMap<String, String>,

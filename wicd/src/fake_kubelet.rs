@@ -58,7 +58,7 @@ fn given(host: &FakeHost) -> Result<Given, String> {
     let kubeconfig = read(host, path::KUBELET_KUBECONFIG)?.ok_or("there is no kubeconfig")?;
     let kubeconfig = Kubeconfig::from_yaml(&kubeconfig).map_err(text)?;
     let user = kubeconfig.auth_infos.into_iter().find_map(|named| named.auth_info).ok_or("it has no user")?;
-    let whole = |pem: String| split(&pem).map(|_| pem).ok_or("certificate and key are no PEM");
+    let whole = |pem: String| split(&pem).map(|_| pem).ok_or("certificate and key are not PEM");
     let json = serde_json::to_value(&user).map_err(text)?;
     if let (Some(chain), Some(key)) = (data(&json, "client-certificate-data"), data(&json, "client-key-data")) {
         return Ok(Given::Inline(whole(chain + &key)?));

@@ -6,7 +6,8 @@ use super::{FakeHost, ServiceEvent};
 use crate::files::{self, Access};
 use crate::host::ServiceInfo;
 
-/// Directory that is removed with the first handle of a host. Clones do not own it: hooks of the host may hold some.
+/// Directory of a host, removed when the first handle of the host is dropped. Clones of the handle do not own it, because hooks of the host may hold
+/// clones.
 #[derive(Default)]
 pub(super) struct Owned(#[expect(dead_code, reason = "removes the directory when dropped")] Option<tempfile::TempDir>);
 

@@ -134,7 +134,7 @@ pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     while_shared(|| held_by_others(path).and_then(|()| fs::File::open(path)), &mut patience())
 }
 
-/// Retries as [`while_held`] does, but not if access is denied: that may be permanent, and is the error for a running program.
+/// Retries as [`while_held`] does, but not if access is denied: that error may be permanent, and Windows returns it for a running program.
 fn while_shared<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl FnMut() -> bool) -> io::Result<T> {
     loop {
         match attempt() {

@@ -123,7 +123,7 @@ fn a_held_file_is_replaced_or_removed_when_it_is_released() {
         ("twice", 2, ACCESS_DENIED, true),
         ("for a moment", 3, 32, true),
         ("locked", 3, 33, true),
-        ("for ever", 1000, ACCESS_DENIED, false),
+        ("forever", 1000, ACCESS_DENIED, false),
         ("another error", 3, 9, false),
     ] {
         let host = FakeHost::temporary();
@@ -192,7 +192,7 @@ fn nothing_is_written_or_removed_behind_a_link() {
 }
 
 #[test]
-fn a_directory_in_the_way_is_an_error() {
+fn writing_a_file_over_a_directory_is_an_error() {
     let host = FakeHost::temporary();
     make_directory(&host, FILE).unwrap();
     assert!(write(&host, FILE, b"1", Access::Inherited).is_err());

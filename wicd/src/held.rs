@@ -19,7 +19,7 @@ pub enum Held {
 /// Held files of all simulated hosts of this process, by real path.
 static HELD: Mutex<BTreeMap<PathBuf, Held>> = Mutex::new(BTreeMap::new());
 
-/// Simulates that another program holds a file, by its real path. `None` releases it.
+/// Simulates that another program holds the file at this real path. `None` releases the file.
 pub(crate) fn put(path: PathBuf, by: Option<Held>) {
     match by {
         Some(by) => held().insert(path, by),

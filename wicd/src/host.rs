@@ -24,7 +24,7 @@ use crate::reach;
 pub trait Host: Send + Sync {
     /// Returns another handle to this host, for a thread that may outlive the caller.
     fn detached(&self) -> Arc<dyn Host>;
-    /// Returns the real location of a Windows path: the path itself on Windows, below a directory in tests.
+    /// Returns the real location of a Windows path: the path itself on Windows, below a directory in tests and on simulated hosts.
     /// Refuses paths that [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ pub trait Host: Send + Sync {
     /// Fails when the clock cannot be read.
     fn now(&self) -> Result<i64, HostError>;
 
-    /// Returns all Win32 services.
+    /// Returns all Win32 services; only name and state of those that cannot be queried.
     ///
     /// # Errors
     /// Fails when the service manager does not list them.
@@ -173,7 +173,7 @@ pub trait Host: Send + Sync {
     fn unreachable(&self, url: &str) -> Option<String> {
         reach::unreachable(url)
     }
-    /// Reports whether a program listens on a TCP port.
+    /// Reports whether a TCP port cannot be used: a program listens on it, or Windows reserves it.
     fn is_in_use(&self, port: u16) -> bool {
         reach::is_in_use(port)
     }
@@ -268,7 +268,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when the service cannot be opened or queried.
     fn exit_code(&self, service: &str) -> Result<Option<u32>, HostError>;
-    /// Events of a channel of Windows' event log that match an XPath query, newest first, each as XML.
+    /// Returns at most `most` events of a channel of Windows' event log that match an XPath query, newest first, each as XML.
     ///
     /// # Errors
     /// Fails when the channel does not exist, or cannot be read.
@@ -280,7 +280,7 @@ pub trait Host: Send + Sync {
     fn updates(&self) -> Result<Vec<String>, HostError>;
     /// Enables the privileges that let administrators remove any file regardless of its access list, such as image layers.
     fn remove_any(&self) {}
-    /// Ends processes that outlive the operator's services, such as containerd's shims.
+    /// Ends the operator's containerd shims, which outlive its services.
     ///
     /// # Errors
     /// Fails when the processes cannot be listed, or one of them does not end.

@@ -21,8 +21,8 @@ fn copy_of(path: &str) -> String {
     format!("{path}.before-wicd")
 }
 
-/// Backs up the existing files that wicd has not written. Files in `C:\k` are always wicd's. The caller must save the record before it writes the
-/// files.
+/// Backs up those of `paths` that exist and that wicd has not written. Files in `C:\k` are always wicd's. The caller must save the record before it
+/// writes the files.
 ///
 /// # Errors
 /// [`HostError::Refused`] for a file that is too large. Also fails when a file cannot be read or copied.
@@ -40,7 +40,8 @@ pub fn keep<'a>(
         let Some(size) = files::size(host, path)? else { continue };
         if size > MAX_FILE_BYTES {
             let problem = format!(
-                "the operator did not write it, and with {size} bytes it is too large for a backup; move it to another directory"
+                "the operator did not write it, and it is larger than {} MiB and so too large for a backup; move it to another directory",
+                MAX_FILE_BYTES >> 20
             );
             return Err(HostError::Refused { path: path.to_owned(), problem });
         }
@@ -53,10 +54,10 @@ pub fn keep<'a>(
     Ok(())
 }
 
-/// Restores the files of the owner, except where a file of wicd (`ours`) stays. Other files of wicd are removed already.
+/// Restores the files of the owner, except where a file of wicd (`ours`) stays. The caller has removed the other files of wicd.
 ///
 /// # Errors
-/// Fails when a file or the record cannot be written.
+/// Fails when a copy cannot be read or removed, or a file or the record cannot be written.
 pub fn restore(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<String>) -> Result<(), HostError> {
     let back: Vec<(String, String)> =
         owned.kept.iter().filter(|(path, _)| !ours.contains(*path)).map(|(p, c)| (p.clone(), c.clone())).collect();

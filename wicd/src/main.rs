@@ -14,7 +14,7 @@ struct Arguments {
     command: Command,
 }
 
-/// Command of wicd. The operator starts the verbs over SSH; each reads its request from the directory of the operation.
+/// Command of wicd. The operator starts the verbs over SSH; each reads its request from the operation's directory.
 #[derive(Subcommand, Clone)]
 enum Command {
     /// Report the state of the host, change nothing
@@ -83,7 +83,7 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     use wicd::windows::{WindowsHost, library, service};
 
     library::from_system_only().context("cannot restrict the search path of libraries")?;
-    // One TLS provider for the process. A second call cannot happen here.
+    // Fails only if the process has a TLS provider already, which is not possible here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Some((verb, operation)) = command.verb() {
         wicd::operation::serve(&WindowsHost, verb, operation)?;
@@ -92,7 +92,9 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Maintenance(action) => return request_maintenance(action),
         Command::Run => service::run_in_foreground().context("cannot run in the foreground")?,
-        _ => service::run().context("cannot run as a service; only the service manager can start it")?,
+        _ => {
+            service::run().context("cannot run as a service; only the service manager can start `wicd.exe service`")?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_maintenance_needs_a_reason_and_a_number_of_seconds() {
+    fn a_maintenance_needs_a_reason_and_its_timeout_is_a_number() {
         let begins = |line: &str| {
             let command = Arguments::try_parse_from(line.split(' ')).map(|arguments| arguments.command);
             matches!(command, Ok(Command::Maintenance(maintenance::Action::Begin { .. })))

@@ -41,7 +41,7 @@ pub enum Action {
         /// Seconds to wait until the node is drained
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
         timeout: u32,
-        /// Leave the request in place after the timeout; otherwise it is withdrawn
+        /// Leave the request in place if the command ends before the node is drained; otherwise the command withdraws its request
         #[arg(long)]
         keep: bool,
     },
@@ -128,7 +128,7 @@ impl Shown<'_> {
 enum Next {
     /// Write the request; `None` withdraws it.
     Write(Option<String>),
-    /// Wait for this event.
+    /// Wait, for this reason.
     Wait(&'static str),
     /// End with this outcome.
     End(Outcome),
@@ -219,7 +219,10 @@ pub async fn run(means: &MaintenanceContext<'_>, action: &Action, interrupted: i
         Err(e) => return Outcome::new(Refused, chain(&e)),
     }
     let Some(name) = marker(host).map(|marker| marker.node_name) else {
-        let why = format!("this host is not a node of a pool: {} is missing or cannot be read", path::STATE);
+        let why = format!(
+            "this host is not a node of a pool: {} is missing or cannot be read. If it should be one, ask a cluster administrator",
+            path::STATE
+        );
         return Outcome::new(Refused, why);
     };
     let waits = match action {
@@ -248,7 +251,7 @@ struct Task<'a> {
     written: Option<String>,
     /// Request that the Node had last.
     request: Option<String>,
-    /// Event that was waited for last, or reason why the API server did not answer.
+    /// Reason of the last wait, or reason why the API server could not be used.
     last: Result<&'static str, String>,
 }
 
@@ -271,7 +274,10 @@ impl Task<'_> {
             let node = nodes.next().await.ok_or("the watch of the Node ended")?.map_err(|e| chain(&e))?;
             let Some(node) = node else {
                 (self.written, self.request) = (None, None);
-                return Ok(Outcome::new(Refused, format!("the Node {} does not exist in the cluster", self.name)));
+                return Ok(Outcome::new(
+                    Refused,
+                    format!("the Node {} does not exist in the cluster: ask a cluster administrator", self.name),
+                ));
             };
             let shown = Shown { node: &node };
             self.request = shown.request().map(String::from);
@@ -311,17 +317,23 @@ impl Task<'_> {
     /// Withdraws an abandoned request, which would drain the node when no program patches it.
     async fn withdraw(&self, mut outcome: Outcome) -> Outcome {
         let Action::Begin { keep, .. } = self.action else { return outcome };
-        if *keep || !self.has_ours() || outcome.kind == Done {
+        if !self.has_ours() || outcome.kind == Done {
+            return outcome;
+        }
+        if *keep {
+            outcome.message += "; the request stays in place (--keep)";
             return outcome;
         }
         let withdrawn = timeout(self.means.second * WITHDRAWING, async {
             let cluster = self.means.connect.connect().await.map_err(|e| chain(&e))?;
             self.write(&*cluster, None).await
         });
-        if !matches!(withdrawn.await, Ok(Ok(()))) {
-            outcome.message +=
-                "; the request could not be withdrawn: run `wicd.exe maintenance end` when the API server answers";
-        }
+        outcome.message += match withdrawn.await {
+            Ok(Ok(())) => {
+                "; the request has been withdrawn, so the operator does not drain the node, or puts it back into service"
+            }
+            _ => "; the request could not be withdrawn: run `wicd.exe maintenance end` when the API server answers",
+        };
         outcome
     }
 }

@@ -213,8 +213,8 @@ async fn each_refusal_has_its_code() {
     let test_host = TestHost::new();
     test_host.host.state().machine.is_admin = false;
     assert_eq!(test_host.run(begins(60, false)).await.code(), 4);
-    let stranger = FakeHost::temporary();
-    let means = MaintenanceContext { host: &stranger, connect: &test_host.cluster, say: &|_| {}, second: SECOND };
-    assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "it is no node");
+    let not_a_node = FakeHost::temporary();
+    let means = MaintenanceContext { host: &not_a_node, connect: &test_host.cluster, say: &|_| {}, second: SECOND };
+    assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "it is not a node");
     assert!(test_host.cluster.patches.lock().unwrap().is_empty());
 }

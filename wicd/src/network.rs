@@ -139,7 +139,7 @@ pub fn vxlan_port(command: &str) -> Option<u16> {
 }
 
 /// Removes networks with another VXLAN port, before [`OVERLAY_SERVICE`] starts with this command line: the service would keep them with their
-/// port. First ends the containers, whose endpoints are removed with the networks. kubelet recreates them.
+/// port. First ends the containers, whose endpoints are removed with the networks; kubelet recreates the containers. Records the new port.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -223,7 +223,7 @@ fn next(network: &Network, seen: &ObservedNetwork, wish: DesiredNetwork<'_>) -> 
         if matches!(state, Some(2 | 3)) {
             return Err(format!("the host has no network adapter for the HNS endpoint {ENDPOINT} yet"));
         }
-        let id = endpoint["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;
+        let id = endpoint["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("ID"))?;
         let body = json!({"SystemType": "Host", "CompartmentId": HOST_COMPARTMENT}).to_string();
         return Ok(Next::AttachEndpoint(HnsRequest { method: "POST", path: format!("/endpoints/{id}/attach"), body }));
     };
@@ -248,7 +248,7 @@ impl Network {
             format!("hybrid-overlay-node has not created the network {HNS_NETWORK} yet; see its log in C:\\var\\log\\hybrid-overlay")
         })?;
         let untold = |what| format!("HNS does not report the {what} of the network {HNS_NETWORK} yet");
-        let id = network["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;
+        let id = network["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("ID"))?;
         let subnet = list(&network["Subnets"]).find_map(|s| Ipv4Network::parse(s["AddressPrefix"].as_str()?));
         let provider = network["ManagementIP"].as_str().and_then(|ip| ip.parse().ok());
         Ok(Self {
@@ -270,7 +270,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
 }
 
-/// Reports whether a text is a GUID, or at least safe in a path.
+/// Reports whether a text has only characters of a GUID, so that it is safe in a path.
 fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }

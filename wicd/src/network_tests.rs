@@ -88,8 +88,8 @@ fn each_state_of_the_network_has_its_next_step() {
         ("no network", |s| s.networks = json!([]), NO_NETWORK, false),
         ("only others", |s| drop(s.networks.as_array_mut().unwrap().pop()), NO_NETWORK, false),
         ("no list", |s| s.networks = json!({"Name": HNS_NETWORK}), NO_NETWORK, false),
-        ("no id", |s| s.networks[2]["ID"] = json!(7), "id of the network", false),
-        ("id leads elsewhere", |s| s.networks[2]["ID"] = json!("../x"), "id of the network", false),
+        ("no ID", |s| s.networks[2]["ID"] = json!(7), "ID of the network", false),
+        ("an ID that leads elsewhere", |s| s.networks[2]["ID"] = json!("../x"), "ID of the network", false),
         ("no subnet", |s| s.networks[2]["Subnets"] = json!([]), "IPv4 subnet", false),
         ("IPv6", |s| s.networks[2]["Subnets"][0]["AddressPrefix"] = json!("fd00::/64"), "IPv4 subnet", false),
         ("no address yet", |s| s.networks[2]["ManagementIP"] = json!(""), "management address", false),
@@ -109,13 +109,13 @@ fn each_state_of_the_network_has_its_next_step() {
         ),
         ("attached a moment ago", |s| s.adapters.clear(), "no network adapter for the HNS endpoint", true),
         (
-            "not attached, and a bad id",
+            "not attached, and a bad ID",
             |s| {
                 s.adapters.clear();
                 s.endpoints[1]["State"] = Value::Null;
                 s.endpoints[1]["ID"] = json!("a/b");
             },
-            "id of its endpoint",
+            "ID of its endpoint",
             true,
         ),
         (
@@ -128,7 +128,7 @@ fn each_state_of_the_network_has_its_next_step() {
             true,
         ),
         (
-            "beside it that of the new endpoint",
+            "adapters of removed endpoints beside that of the new endpoint",
             |s| {
                 let left = Adapter { ipv4: Vec::new(), ..s.adapters[2].clone() };
                 s.adapters.insert(0, left.clone());
@@ -139,7 +139,7 @@ fn each_state_of_the_network_has_its_next_step() {
         ),
         ("no address", |s| s.adapters[2].ipv4.clear(), "has no address in 10.132.1.0/24 yet", true),
         (
-            "an address that it gave itself",
+            "an address that the adapter gave itself",
             |s| s.adapters[2].ipv4 = vec![Ipv4Addr::new(192, 168, 1, 2)],
             "has no address in 10.132.1.0/24 yet",
             true,
@@ -266,7 +266,7 @@ const PLACES: [&str; 12] = [
 ];
 
 proptest! {
-    /// Any answers of HNS cause no panic, requests lead to endpoints only, and files hold only valid content.
+    /// Whatever HNS answers, no code panics, all requests are for endpoints, and the files have valid content.
     #[test]
     fn any_answer_of_hns_is_used_or_refused(
         changes in prop::collection::vec((any::<bool>(), prop::sample::select(PLACES.to_vec()), any_json()), 0..4),

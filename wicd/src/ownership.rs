@@ -144,7 +144,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Removes the record, when none of its objects is left.
+    /// Removes the record and its copy. None of the recorded objects may be left.
     ///
     /// # Errors
     /// Fails when the copy or the record cannot be removed.
@@ -157,7 +157,7 @@ impl Ownership {
     ///
     /// # Errors
     /// [`HostError::RecordLost`] on a host of the operator whose record is lost: treated as a host of WMCO, it would lose more than the operator
-    /// has put there.
+    /// has put there. Also fails when the record, or an object to adopt, cannot be read.
     pub fn load_or_adopt(host: &dyn Host) -> Result<Self, HostError> {
         match Self::load(host)? {
             Some(left) if left.is_only_left() => {
@@ -273,7 +273,7 @@ impl Ownership {
         }
     }
 
-    /// Reports whether a service is the operator's. A recorded service without a description was left by a crash right after its creation.
+    /// Reports whether a service is the operator's. A recorded service without a description counts: a crash right after its creation left it.
     pub fn is_ours(&self, service: &ServiceInfo) -> bool {
         is_tagged(service) || (self.services.contains(&service.name) && service.description.is_empty())
     }

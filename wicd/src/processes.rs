@@ -7,7 +7,7 @@ pub struct Process {
     pub id: u32,
     /// ID of the parent process.
     pub parent: u32,
-    /// Start time, in units of Windows.
+    /// Start time, in units of 100 ns since 1601. 0 if it is unknown.
     pub started: u64,
     /// File name of the program.
     pub program: String,
@@ -17,7 +17,7 @@ pub struct Process {
 const INDEPENDENT: [&str; 1] = ["containerd-shim-runhcs-v1.exe"];
 
 /// Returns the direct and indirect children of `family` that are not in it yet, except containers. A process that is older than its parent was
-/// started by an earlier process with the same ID.
+/// started by an earlier process with the same ID, and is not a child.
 pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Process> {
     let is_independent = |p: &Process| INDEPENDENT.iter().any(|name| p.program.eq_ignore_ascii_case(name));
     let is_child = |p: &Process, of: &Process| p.parent == of.id && p.started >= of.started && p.id != of.id;
@@ -36,14 +36,14 @@ pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Proces
     }
 }
 
-/// Returns the programs in `C:\k` that a service's command line names, including those that the first one starts.
+/// Returns the programs in `C:\k` that are words of a service's command line: the first program, and those that it starts.
 pub fn programs(command: &str) -> Vec<&str> {
     let words = command.split([' ', '"']).filter(|word| api::payload::is_host_path(word));
     words.filter(|word| word.starts_with(r"C:\k\") && word.to_ascii_lowercase().ends_with(".exe")).collect()
 }
 
-/// Returns processes whose parent has ended: it is not listed, or its ID belongs to a younger process. A process with an unknown start time counts as
-/// the oldest.
+/// Returns the processes that `is_meant` selects and whose parent has ended: it is not listed, or its ID belongs to a younger process. A process with
+/// an unknown start time counts as the oldest.
 pub fn orphans(all: &[Process], is_meant: impl Fn(&Process) -> bool) -> Vec<&Process> {
     let has_parent = |p: &Process| all.iter().any(|of| of.id == p.parent && of.id != p.id && of.started <= p.started);
     all.iter().filter(|p| is_meant(p) && !has_parent(p)).collect()
@@ -71,13 +71,13 @@ mod tests {
             ("a child", vec![process(2, 1, 20)], vec![2]),
             ("in the same moment", vec![process(2, 1, 10)], vec![2]),
             ("a child of a child, listed first", vec![process(3, 2, 30), process(2, 1, 20)], vec![2, 3]),
-            ("another's", vec![process(2, 9, 20)], vec![]),
-            ("of a process that had this id before", vec![process(2, 1, 9)], vec![]),
-            ("nor are its children", vec![process(2, 1, 9), process(3, 2, 20)], vec![]),
-            ("of a child that has its id from another parent", vec![process(2, 1, 20), process(3, 2, 19)], vec![2]),
+            ("a child of another process", vec![process(2, 9, 20)], vec![]),
+            ("a child of a process that had this ID before", vec![process(2, 1, 9)], vec![]),
+            ("a child of such a child", vec![process(2, 1, 9), process(3, 2, 20)], vec![]),
+            ("a child that is older than its parent", vec![process(2, 1, 20), process(3, 2, 19)], vec![2]),
             ("containers", vec![process(2, 1, 20), shim.clone(), process(4, 3, 30)], vec![2]),
             ("a process that is its own parent", vec![process(5, 5, 20)], vec![]),
-            ("a circle of ids", vec![process(2, 3, 20), process(3, 2, 20)], vec![]),
+            ("a circle of IDs", vec![process(2, 3, 20), process(3, 2, 20)], vec![]),
         ] {
             let service = process(1, 0, 10);
             let all: Vec<Process> = std::iter::once(service.clone()).chain(others).collect();
@@ -105,10 +105,10 @@ mod tests {
         for (about, others, expected) in [
             ("the runner is there", vec![process(5, 1, 20), kubelet(6, 5, 21)], vec![]),
             ("the runner has ended", vec![kubelet(6, 5, 21)], vec![6]),
-            ("another process has its id now", vec![kubelet(6, 5, 21), process(5, 1, 30)], vec![6]),
+            ("another process has the runner's ID now", vec![kubelet(6, 5, 21), process(5, 1, 30)], vec![6]),
             ("the second one has a runner", vec![kubelet(6, 5, 21), process(7, 1, 40), kubelet(8, 7, 41)], vec![6]),
             ("started by a user", vec![process(9, 0, 2), kubelet(6, 9, 21)], vec![]),
-            ("nothing is known of the parent", vec![process(5, 1, 0), kubelet(6, 5, 21)], vec![]),
+            ("the parent's start time is not known", vec![process(5, 1, 0), kubelet(6, 5, 21)], vec![]),
             ("another program", vec![named(process(6, 5, 21), "notepad.exe")], vec![]),
             ("its own parent", vec![kubelet(6, 6, 21)], vec![6]),
         ] {

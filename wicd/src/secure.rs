@@ -5,8 +5,8 @@
 //! is taken over: Administrators become the owner of it and its content.
 //!
 //! Parent directories (`C:\var`, `C:\var\log`) are shared with other programs. A user who may rename one or its entries can replace wicd's
-//! directories. So a parent that belongs to a user is refused, too, and users lose the right to replace the other parents. Their rights to the
-//! content stay.
+//! directories. So a parent that belongs to a user is refused, too. Users lose the rights to change `C:\var`, `C:\var\lib` and `C:\var\log`
+//! themselves, and the rights to replace the parents of the directories with CNI programs. Their rights to the content stay.
 
 use api::host::{Desired, path};
 
@@ -51,7 +51,7 @@ pub fn root(host: &dyn Host) -> Result<(), HostError> {
     own(host, path::WICD)
 }
 
-/// Refuses a `C:\k` that cannot be trusted. Changes nothing.
+/// Refuses `C:\k` and `C:\k\wicd` if they cannot be trusted. Changes nothing.
 ///
 /// # Errors
 /// [`HostError::Refused`] for a directory that is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot

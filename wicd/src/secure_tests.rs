@@ -85,7 +85,7 @@ fn a_directory_of_an_administrator_is_taken_over_once() {
     assert!(!host.state().owners.contains_key(&theirs));
     assert_eq!(host.state().resets, [ours]);
     root(&host).unwrap();
-    assert_eq!(host.state().resets.len(), 1, "what is ours already is not gone through again");
+    assert_eq!(host.state().resets.len(), 1, "a directory that is ours is not taken over again");
 }
 
 /// A directory without inherited entries may still let others write in it.

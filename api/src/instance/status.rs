@@ -32,7 +32,7 @@ pub struct WindowsInstanceStatus {
     /// Version whose payload is complete on the host and waits for an update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged_version: Option<String>,
-    /// Version that the host failed to follow. It is not retried.
+    /// Version that the host failed to follow. It is not retried unless a user requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_version: Option<String>,
     /// SHA-256 of the `wicd.exe` that the host runs.
@@ -369,6 +369,7 @@ impl Operation {
             without_place: false,
         }
     }
+
     /// Reports whether the restart of the host is the purpose of the operation, and not only a part of a step.
     pub fn must_restart(&self) -> bool {
         self.type_ == GrantType::Reboot
@@ -403,7 +404,7 @@ pub struct Failures {
     /// Time of the first failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_time: Option<Time>,
-    /// Time of the next attempt. Absent while an attempt is under way.
+    /// Time of the next attempt. Absent while an attempt is under way or due at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_retry_time: Option<Time>,
     /// Reason of the last failure, a PascalCase word.

@@ -34,7 +34,8 @@ pub struct Drain {
 }
 
 /// Reaction to a drain that exceeds its timeout. Wait (default): continue to wait, and report it. Abort: abort the drain, lift the cordon, retry
-/// later. Force: delete the remaining pods with their own grace period, without regard to disruption budgets.
+/// later. Force: delete the remaining pods without regard to disruption budgets, with `gracePeriodSeconds` or, if that is not set, their own grace
+/// period.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnTimeout {
     /// Continue to wait for the pods, and report it.
@@ -42,7 +43,7 @@ pub enum OnTimeout {
     Wait,
     /// Abort the drain, lift the cordon, retry later.
     Abort,
-    /// Delete the remaining pods with their own grace period, without regard to disruption budgets.
+    /// Delete the remaining pods without regard to disruption budgets, with `gracePeriodSeconds` or, if that is not set, their own grace period.
     Force,
 }
 

@@ -128,7 +128,7 @@ impl Inventory {
     }
 }
 
-/// Maximum interval of a Git source. The CRD refuses a longer one; this limit is for objects that were stored before the CRD had that rule.
+/// Maximum interval of a Git source. The CRD refuses a longer one; this limit is for stored objects that break the rule of the CRD.
 const WEEK: Duration = Duration::from_hours(7 * 24);
 
 impl GitSource {

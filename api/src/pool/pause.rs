@@ -19,8 +19,8 @@ pub enum Pause {
 impl Rollout {
     /// Returns the pause that applies now. No other code decides this.
     ///
-    /// An unknown time pauses without an end. The API server does not store unreadable times, so its origin is unclear,
-    /// and no operation may begin by mistake.
+    /// An unknown time pauses without an end. The API server does not store unreadable times, so the origin of such a time is
+    /// unclear, and no operation may begin by mistake.
     pub fn pause(&self, now: Timestamp) -> Option<Pause> {
         if self.paused == Some(true) {
             return Some(Pause::Indefinite);

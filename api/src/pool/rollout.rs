@@ -14,8 +14,9 @@ use crate::{
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
-    /// Number of hosts that may join at the same time. The same limit applies separately to nodes that get a change without disruption, the next
-    /// payload, or another key. Defaults to 10.
+    /// Number of hosts that may join at the same time. The same limit applies separately to repairs, to changes and removals of nodes that are not
+    /// available, and to changes without disruption. The next payload is sent at the same time to that many nodes and twice `rollout.maxUnavailable`.
+    /// Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_concurrent: Option<i32>,
@@ -51,7 +52,8 @@ pub struct Rollout {
     #[schemars(range(min = 60, max = 604_800))]
     pub progress_deadline_seconds: Option<i32>,
     /// Seconds after which the rollout no longer waits for a node that is not Ready and whose host does not answer: the
-    /// node counts neither as a member of the pool nor as unavailable. 0 means never. Defaults to 3600.
+    /// node counts neither as a member of the pool nor as unavailable. 0 means never. If more nodes are lost in this way
+    /// than `remediation.maxUnhealthy`, the rollout waits for all of them. Defaults to 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub ignore_lost_after_seconds: Option<i32>,
@@ -116,7 +118,7 @@ pub struct MaintenanceWindow {
     ))]
     pub schedule: String,
     /// Seconds that the window stays open.
-    // Only the API server requires the field: objects of earlier commits without it must stay readable.
+    // Only the API server requires the field: a stored object without it must stay readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(required, range(min = 900, max = 604_800))]
     pub duration_seconds: Option<i32>,
@@ -151,7 +153,8 @@ pub struct Remediation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 604_800))]
     pub not_ready_seconds: Option<i32>,
-    /// Number or percentage of nodes that are not Ready above which the operator assumes a common cause and repairs none. Defaults to 20%.
+    /// Number or percentage of nodes that are not Ready above which the operator assumes a common cause: it repairs none, and the rollout waits for lost
+    /// nodes. Defaults to 20%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unhealthy: Option<IntOrPercent>,
     /// Reaction to files, services and variables on a host that another process or user changed. Defaults to Heal.

@@ -34,28 +34,28 @@ pub struct WindowsNodePoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub refused: Vec<RefusedEntry>,
-    /// Hosts whose node has joined and is Ready.
+    /// Hosts whose node has joined and is Ready, without those that leave.
     #[serde(default)]
     pub ready_nodes: i32,
-    /// Schedulable nodes that have been Ready for `minReadySeconds`.
+    /// Schedulable nodes that have been Ready for `minReadySeconds`, without those that leave.
     #[serde(default)]
     pub available_nodes: i32,
-    /// Ready nodes that follow the desired version.
+    /// Ready nodes that follow the desired version, without those that leave.
     #[serde(default)]
     pub up_to_date_nodes: i32,
     /// Nodes that have joined and are not available now, without those that leave.
     #[serde(default)]
     pub unavailable_nodes: i32,
-    /// Hosts that are being joined.
+    /// Hosts that are joining and have not failed since the join began.
     #[serde(default)]
     pub joining_nodes: i32,
-    /// Nodes that are being changed, restarted or repaired.
+    /// Nodes that are being changed or restarted, without those that leave. Repairs and maintenance do not count.
     #[serde(default)]
     pub updating_nodes: i32,
     /// Hosts that are being removed or wait for removal.
     #[serde(default)]
     pub removing_nodes: i32,
-    /// Hosts whose last attempt failed and that wait for the next, without those that leave.
+    /// Hosts that have failed to join or to be changed since their last success, or to follow the version of the rollout, without those that leave.
     #[serde(default)]
     pub failed_nodes: i32,
     /// Number of further nodes that the operator may disrupt now.
@@ -338,7 +338,7 @@ pub struct Effective {
     /// `remediation.type`
     pub remediation_type: RemediationType,
     /// `remediation.notReadySeconds`
-    // The field has another name in a status of an earlier commit.
+    // A stored status may lack the field.
     #[serde(default)]
     pub not_ready_seconds: i32,
     /// `remediation.maxUnhealthy`

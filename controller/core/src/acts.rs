@@ -75,7 +75,7 @@ fn retries(instance: &WindowsInstance) -> impl Iterator<Item = &str> {
     [key::RETRY, key::TRUST_HOST_KEY].into_iter().filter_map(|k| annotations.get(k)).map(String::as_str)
 }
 
-/// Reports whether a user requests another attempt that has not been made yet. A request that was removed leaves the others handled.
+/// Reports whether a user requests another attempt that has not been made yet. If one of two handled requests is removed, the other stays handled.
 pub fn is_retry_open(instance: &WindowsInstance, last_handled: Option<&String>) -> bool {
     retries(instance).any(|requested| !is_handled(requested, last_handled))
 }
@@ -156,22 +156,22 @@ mod tests {
     }
 
     #[test]
-    fn only_another_act_takes_an_act_back() {
+    fn only_another_act_revokes_an_act() {
         let long = "9".repeat(MAX_VALUE_BYTES + 1);
         // Annotation, record, value in force, next record.
         for (about, written, recorded, force, next) in [
-            ("nothing", None, None, None, None),
-            ("it is new", Some("3"), None, Some("3"), Some(("3", false))),
-            ("it was seen", Some("3"), Some(("3", false)), Some("3"), Some(("3", false))),
-            ("a tool removed it", None, Some(("3", false)), Some("3"), Some(("3", false))),
-            ("another takes its place", Some("4"), Some(("3", false)), Some("4"), Some(("4", false))),
-            ("it is taken back", Some(""), Some(("3", false)), None, Some(("", false))),
-            ("and stays so", Some(""), Some(("", false)), None, Some(("", false))),
-            ("and is forgotten", None, Some(("", false)), None, None),
-            ("it is used, and not removed yet", Some("3"), Some(("3", true)), None, Some(("3", true))),
-            ("it is used and removed", None, Some(("3", true)), None, None),
-            ("another comes after it", Some("4"), Some(("3", true)), Some("4"), Some(("4", false))),
-            ("it is too long to be an act", Some(&*long), None, Some(&*long), None),
+            ("no act", None, None, None, None),
+            ("a new act", Some("3"), None, Some("3"), Some(("3", false))),
+            ("a recorded act", Some("3"), Some(("3", false)), Some("3"), Some(("3", false))),
+            ("a recorded act whose annotation a tool removed", None, Some(("3", false)), Some("3"), Some(("3", false))),
+            ("another value replaces it", Some("4"), Some(("3", false)), Some("4"), Some(("4", false))),
+            ("an empty value revokes it", Some(""), Some(("3", false)), None, Some(("", false))),
+            ("a recorded revocation", Some(""), Some(("", false)), None, Some(("", false))),
+            ("a revocation whose annotation was removed", None, Some(("", false)), None, None),
+            ("a used act whose annotation still exists", Some("3"), Some(("3", true)), None, Some(("3", true))),
+            ("a used act whose annotation was removed", None, Some(("3", true)), None, None),
+            ("another value after a used act", Some("4"), Some(("3", true)), Some("4"), Some(("4", false))),
+            ("a value that is too long to be recorded", Some(&*long), None, Some(&*long), None),
         ] {
             let pool = pool(written, recorded);
             assert_eq!(in_force(&pool, key::APPROVE_REMOVAL), force, "{about}");
@@ -179,7 +179,7 @@ mod tests {
             let found: Vec<_> = acts.iter().map(|act| (act.value.as_str(), act.used)).collect();
             assert_eq!(found, next.into_iter().collect::<Vec<_>>(), "{about}");
             let is_used_up = is_used_up(&pool, key::APPROVE_REMOVAL);
-            assert_eq!(is_used_up, about == "it is used, and not removed yet", "{about}");
+            assert_eq!(is_used_up, about == "a used act whose annotation still exists", "{about}");
         }
     }
 
@@ -219,12 +219,12 @@ mod tests {
         };
         let (before, after) = ("2027-01-15T01:00:00Z", "2027-01-15T03:00:00Z");
         for (about, value, time, completed, expected) in [
-            ("it waits for this version", "2-b", after, false, false),
-            ("no such version", "2-x", after, false, true),
-            ("a version of before", "1-a", after, false, true),
-            ("that of the rollout before", "1-a", before, false, false),
-            ("there is nothing to approve", "1-a", after, true, false),
-            ("it was taken back", "", after, false, false),
+            ("an approval of this version", "2-b", after, false, false),
+            ("an approval of an unknown version", "2-x", after, false, true),
+            ("an approval of an earlier version", "1-a", after, false, true),
+            ("an approval of the previous rollout", "1-a", before, false, false),
+            ("the rollout is completed", "1-a", after, true, false),
+            ("a revoked approval", "", after, false, false),
         ] {
             let rollout =
                 RolloutStatus { to_version: "2-b".into(), start_time: now(), completed, ..RolloutStatus::default() };

@@ -27,9 +27,9 @@ mod tests {
     fn a_retry_time_of_a_wrong_clock_is_not_waited_for() {
         let at = |second| Timestamp::from_second(second).unwrap();
         for (name, stored, expected) in [
-            ("one that has passed says that nothing has succeeded since", 900, 900),
-            ("one to come", 1300, 1300),
-            ("the longest that there is", 1720, 1720),
+            ("a time that has passed is kept", 900, 900),
+            ("a time in the future is kept", 1300, 1300),
+            ("the longest delay is kept", 1720, 1720),
             ("written when the clock was years ahead", 400_000_000, 1000),
         ] {
             assert_eq!(believed(at(stored), at(1000), Duration::from_mins(10)), at(expected), "{name}");

@@ -1,4 +1,5 @@
-//! Decisions of the operator, as pure functions: no clock, no network, no disk. The same input gives the same result.
+//! Decisions of the operator, as functions that use neither clock nor network nor disk. The same input gives the same result; only the encryption in
+//! [`node::username`] is randomised.
 //!
 //! * [`inventory`]: hosts of a pool, by the list that names them.
 //! * [`rollout`]: hosts of a pool that may be worked on now, and the progress of a change.

@@ -114,8 +114,8 @@ impl Cause {
         }
     }
 
-    /// Reports whether a pool counts as progressing during the wait. During a hold, a pause or a soak it does not: a user has decided that the nodes
-    /// stay as they are for now.
+    /// Reports whether a pool counts as progressing because of the wait. A hold and a pause do not count: a user has decided that the nodes stay as
+    /// they are for now. A soak does not count either, because the nodes then count as about to change.
     pub fn counts_as_progress(self) -> bool {
         !matches!(self, Self::Hold | Self::Pause | Self::Soak)
     }
@@ -164,7 +164,7 @@ impl Idle {
     pub fn wait(self, host: &str) -> Wait {
         let (cause, message) = match self {
             Self { is_plan: true, .. } => {
-                (Cause::Plan, "waits because its pool is in mode Plan: no operation begins".into())
+                (Cause::Plan, "waits because its pool is in mode Plan: no operation begins until spec.mode of the pool is Apply".into())
             }
             Self { has_other_operator: true, .. } => (
                 Cause::OtherOperator,
@@ -205,7 +205,7 @@ impl Idle {
         let wait = Self { leaves: true, is_node: true, has_machine: false, ..self }.wait(host);
         match wait.cause {
             Cause::Disruption => {
-                "the host must be restarted, when rollout.maxUnavailable and the maintenance windows of its pool allow it"
+                "the host must be restarted; it waits until rollout.maxUnavailable and the maintenance windows of its pool allow it"
                     .into()
             }
             _ => format!("the host must be restarted; it {}", wait.message),
@@ -261,7 +261,7 @@ mod tests {
         let (other, held) = (Idle { has_other_operator: true, ..free }, Idle { held: true, ..free });
         let paused = Idle { pause: Some(Pause::Indefinite), ..free };
         for (idle, restart, deleted) in [
-            (free, "restarted, when rollout.maxUnavailable and", "deleted; the operator registers the host again"),
+            (free, "it waits until rollout.maxUnavailable and", "deleted; the operator registers the host again"),
             (plan, "restarted; it waits because its pool is in mode Plan", "deleted; the host waits because its pool"),
             (other, "it waits until no other operator", "the host waits until no other operator"),
             (held, "it waits because the annotation", "the host waits because the annotation"),

@@ -19,7 +19,7 @@ fn json(node: &Node) -> String {
 }
 
 #[test]
-fn what_stands_there_is_read() {
+fn documents_are_read() {
     for (text, read) in [
         ("a: 1\nb: \"1\"\nc: 'x'\n", "{a:1,b:\"1\",c:\"x\"}"),
         ("- a\n- [b, {c: d}]\n", "[a,[b,{c:d}]]"),
@@ -36,7 +36,7 @@ fn what_stands_there_is_read() {
 }
 
 #[test]
-fn lines() {
+fn each_value_has_its_line() {
     let (read, _) =
         documents("# a comment\n\nhosts:\n- name: a\n\n- # another\n  name: b\n  labels: {\n    x: y }\n---\n- c\n");
     let Kind::List(hosts) = &read[0].get("hosts").unwrap().kind else { panic!("{read:?}") };
@@ -49,7 +49,7 @@ fn lines() {
 }
 
 #[test]
-fn what_is_wrong() {
+fn each_fault_has_its_line_and_message() {
     for (text, line, part) in [
         ("a: 1\nb: 2\na: 3\n", 3, "duplicate `a`"),
         ("a:\n\tb: 1\n", 2, "a tab cannot indent"),

@@ -7,7 +7,7 @@ use crate::{payload::PayloadError, ssh::SshError};
 /// Maximum number of characters that are shown of a host's message.
 pub(crate) const MAX_MESSAGE: usize = 600;
 
-/// Error of a request to a host. Every variant has a stable reason and a message that names the remedy.
+/// Error that a request to a host returns. Every variant has a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// The host could not be reached, the connection broke, or a request over SSH failed.

@@ -41,7 +41,7 @@ pub fn state_of(answer: Answer) -> Result<HostState, RemoteError> {
     let Answer { state, warnings, .. } = answer;
     state.ok_or_else(|| {
         let why = if warnings.is_empty() {
-            "wicd did not report the state of the host".to_owned()
+            "wicd did not report the state of the host; the operator retries".to_owned()
         } else {
             warnings.join("; ")
         };
@@ -179,7 +179,7 @@ mod tests {
         };
         for (warnings, expected) in [
             (r#"["cannot get the state of the host: x"]"#, "cannot get the state of the host: x"),
-            ("[]", "wicd did not report the state of the host"),
+            ("[]", "wicd did not report the state of the host; the operator retries"),
         ] {
             assert_eq!(answer("null", warnings), Err(expected.to_owned()));
         }

@@ -102,7 +102,7 @@ async fn a_changed_file_of_the_operator_is_the_operators_fault() {
 }
 
 #[test]
-fn a_user_without_write_permission_is_no_administrator() {
+fn a_user_without_write_permission_is_not_an_administrator() {
     let failed = |why: &str| {
         let (address, path) = ("10.0.0.1".to_owned(), host::path::LAUNCH.to_owned());
         refused(SshError::TransferFailed { address, action: "upload", path, why: why.to_owned() }, "guest").reason()

@@ -64,7 +64,7 @@ pub struct Session {
     operation: String,
     recipient: Recipient,
     user: String,
-    speaks: Option<ProvenHost>,
+    proven_host: Option<ProvenHost>,
     limit: std::time::Duration,
     /// True if the host had the program when the session began. Set once that is verified.
     has_program: OnceCell<bool>,
@@ -122,7 +122,7 @@ impl Session {
             user: target.username.clone(),
             has_program: OnceCell::new(),
             program: OnceCell::new(),
-            speaks: None,
+            proven_host: None,
             limit: target.command_timeout,
             _slot: slot,
             _open: Open(operator.traffic.open.clone()),
@@ -141,11 +141,11 @@ impl Session {
     /// [`RemoteError::NotWindows`] when the host has no `C:\windows\system32` or offers no SFTP. [`RemoteError::Ssh`] when the
     /// connection breaks, or the program cannot be read for another reason.
     pub async fn prepare(&self) -> Result<(), RemoteError> {
-        let address = || RemoteError::NotWindows { address: self.connection.peer_address().to_string() };
+        let not_windows = || RemoteError::NotWindows { address: self.connection.peer_address().to_string() };
         let (windows, has_program) = tokio::join!(self.connection.size(WINDOWS), self.has_program());
         match windows {
             Ok(Some(_)) => {}
-            Ok(None) | Err(SshError::NotASftpServer { .. }) => return Err(address()),
+            Ok(None) | Err(SshError::NotASftpServer { .. }) => return Err(not_windows()),
             Err(error) => return Err(error.into()),
         }
         has_program.map(drop)
@@ -171,7 +171,7 @@ impl Session {
 
     /// Binds the session to a host whose identity was proven. Before that, only facts and support data can be requested.
     pub fn speak_to(&mut self, whom: ProvenHost) {
-        self.speaks = Some(whom);
+        self.proven_host = Some(whom);
     }
 
     /// Sends a request to wicd and returns its answer. An answer that reports a failure is an error.
@@ -187,7 +187,7 @@ impl Session {
     /// operator's own `wicd.exe` cannot be read or has changed.
     pub async fn ask(&self, body: Body) -> Result<Answer, RemoteError> {
         let verb = body.verb();
-        let whom = match &self.speaks {
+        let whom = match &self.proven_host {
             Some(whom) => whom.clone(),
             None if matches!(verb, Verb::Facts | Verb::Support) => {
                 ProvenHost { recipient: self.recipient.clone(), ..ProvenHost::default() }
@@ -311,7 +311,7 @@ impl Session {
         }
     }
 
-    /// Removes the request and answer files of the operation, which may hold secrets.
+    /// Removes the operation's request and answer files for these verbs. The files may hold secrets.
     ///
     /// # Errors
     /// [`RemoteError::Ssh`] when a file cannot be removed.

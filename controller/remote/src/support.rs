@@ -12,7 +12,7 @@ const MAX_UNPACKED_BYTES: u64 = 64 << 20;
 const MAX_ENTRY_BYTES: u64 = 16 << 20;
 /// Maximum number of entries in an archive.
 const MAX_ENTRIES: usize = 1000;
-/// Maximum window size of the decoder, as a power of two. Compression level 3 needs it.
+/// Maximum window size of the decoder, as a power of two. wicd compresses with level 3, which needs less.
 const WINDOW: u32 = 23;
 
 /// Content of an archive.
@@ -60,7 +60,7 @@ fn entries(archive: &[u8], unpacked: &mut Unpacked) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reports whether a name is a relative path without `..` that every file system accepts.
+/// Reports whether a name is a relative path without `..`, of letters, digits and a few other characters.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()

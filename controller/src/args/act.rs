@@ -8,10 +8,10 @@ use super::Output;
 /// Help text about the exit status of the commands that change objects.
 const EXIT: &str = "Exit status:\n  0  done, or there was nothing to do\n  1  an error, or a refusal";
 
-/// Object that is changed.
+/// Commands that change objects.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Act {
-    /// Retry hosts at once whose last attempt has failed.
+    /// Retry failed hosts at once, without waiting for their next attempt.
     #[command(after_help = EXIT)]
     Retry {
         /// Names of hosts.
@@ -47,7 +47,7 @@ pub enum Act {
         #[command(flatten)]
         what: PoolOrHost,
         /// Time when the pause of a pool ends by itself, for example `2027-01-15T06:00:00Z`. Defaults to a pause until `resume`.
-        #[arg(long, value_name = "TIME", conflicts_with = "host")]
+        #[arg(long, value_name = "TIME", conflicts_with = "host", value_parser = time)]
         until: Option<Time>,
         /// Output format.
         #[command(flatten)]
@@ -95,7 +95,7 @@ pub enum Act {
 }
 
 impl Act {
-    /// Reports whether the command asks for no confirmation.
+    /// Reports whether the command runs without asking the user for confirmation.
     pub fn is_confirmed(&self) -> bool {
         match self {
             Self::Approve { yes, .. } | Self::Abandon { yes, .. } | Self::TrustHostKey { yes, .. } => *yes,
@@ -103,7 +103,7 @@ impl Act {
         }
     }
 
-    /// Output format.
+    /// Returns the output format.
     pub fn output(&self) -> Output {
         match self {
             Self::Retry { answer, .. }
@@ -136,7 +136,7 @@ pub struct PoolOrHost {
     pub host: Option<String>,
 }
 
-/// Parses the name of an object in the cluster, which becomes part of a URL.
+/// Parses the name of an object in the cluster. The name becomes part of a URL.
 fn object_name(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
@@ -148,12 +148,16 @@ fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
+fn time(text: &str) -> Result<Time, String> {
+    text.parse().map_err(|_| "this is not a time: write it as in 2027-01-15T06:00:00Z".to_owned())
+}
+
 fn fingerprint(text: &str) -> Result<String, String> {
     let is_whole = crate::args::host_key_policy::is_fingerprint(text);
     if is_whole {
         Ok(text.to_owned())
     } else {
-        Err("this is not a whole fingerprint: write SHA256: and its 43 characters".into())
+        Err("this is not a whole fingerprint: write `SHA256:` and the 43 characters after it".into())
     }
 }
 
@@ -162,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_and_fingerprints_are_taken() {
+    fn only_names_and_fingerprints_are_accepted() {
         for (name, is_name) in [
             ("win-1", true),
             ("WIN-1", true),

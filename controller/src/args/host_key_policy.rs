@@ -67,7 +67,14 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
         })));
     }
     if let Some(text) = known.first_contact {
-        return pinned(text, format!("key of {} at its first contact", known.address));
+        return pinned(
+            text,
+            format!(
+                "key that {} showed at its first contact (annotation {} of its WindowsInstance, or status.contacts of the pool)",
+                known.address,
+                api::names::key::FIRST_HOST_KEY
+            ),
+        );
     }
     if let Some((node, text)) = known.node {
         let place = format!("annotation {} of the Node {node}", api::names::key::SSH_HOST_KEY);
@@ -82,7 +89,7 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
 
 /// Reports whether the first key that the host of an existing Node shows is trusted. The pool must have the policy `TrustOnAdoption`, and the host
 /// must be a new one: the Node follows no version of this operator (`is_ours` is false), and the instance was not a node before, holds no node name,
-/// and is not leaving. After the log-in, the caller checks that the Node has the address of the connection, before the host gets anything.
+/// and is not leaving. After the log-in, the identification of the host checks that the Node has the address of the connection, before the host gets anything.
 pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) -> bool {
     let is_new = instance
         .status
@@ -115,8 +122,8 @@ pub(crate) fn fingerprint_of(trusted: &str) -> Option<String> {
     }
 }
 
-/// Reports whether the annotation `trust-host-key` allows the key that the message of a failed log-in names. It has no effect for another key, or
-/// while the inventory declares the key.
+/// Reports whether the annotation `trust-host-key` allows the key that the message of a failed log-in names. The annotation has no effect for another
+/// key, or while the inventory declares the key.
 pub(crate) fn trusts_shown_key(allowed: Option<&str>, declared: Option<&str>, message: &str) -> bool {
     let allowed = allowed.filter(|_| declared.is_none()).and_then(fingerprint_of);
     allowed.is_some_and(|allowed| shown_key(message) == Some(allowed.as_str()))
@@ -195,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_host_that_is_adopted_may_show_its_first_key() {
+    fn the_first_key_is_trusted_only_at_an_adoption() {
         let instance = |spec: serde_json::Value, status: serde_json::Value| {
             let mut instance = WindowsInstance::new("win-1", serde_json::from_value(spec).unwrap());
             instance.status = serde_json::from_value(status).unwrap();
@@ -208,14 +215,14 @@ mod tests {
         let adoption = Some(HostKeyPolicy::TrustOnAdoption);
         for (about, policy, spec, status, is_ours, expected) in [
             ("a node of WMCO", adoption, &stays, Value::Null, false, true),
-            ("one whose attempt has failed", adoption, &stays, json!({"failures": null}), false, true),
-            ("its pool does not say so", None, &stays, Value::Null, false, false),
-            ("nor so", Some(HostKeyPolicy::TrustOnFirstUse), &stays, Value::Null, false, false),
-            ("nor so strictly", Some(HostKeyPolicy::Strict), &stays, Value::Null, false, false),
-            ("one of this operator, with a lost status", adoption, &stays, Value::Null, true, false),
-            ("it was adopted before", adoption, &stays, json!({"currentVersion": "10.19.0-a"}), false, false),
-            ("it was a node", adoption, &stays, json!({"nodeRef": {"name": "win-1", "uid": "u"}}), false, false),
-            ("it is about to leave", adoption, &leaving, Value::Null, false, false),
+            ("a node of WMCO whose adoption has failed", adoption, &stays, json!({"failures": null}), false, true),
+            ("a pool without a policy", None, &stays, Value::Null, false, false),
+            ("trust on first use", Some(HostKeyPolicy::TrustOnFirstUse), &stays, Value::Null, false, false),
+            ("a strict pool", Some(HostKeyPolicy::Strict), &stays, Value::Null, false, false),
+            ("a node of this operator with a lost status", adoption, &stays, Value::Null, true, false),
+            ("a host that was adopted before", adoption, &stays, json!({"currentVersion": "10.19.0-a"}), false, false),
+            ("a node before", adoption, &stays, json!({"nodeRef": {"name": "win-1", "uid": "u"}}), false, false),
+            ("a host that leaves", adoption, &leaving, Value::Null, false, false),
         ] {
             let ssh = Ssh { host_key_policy: policy, ..Ssh::default() };
             assert_eq!(may_adopt(&instance(spec.clone(), status), &ssh, is_ours), expected, "{about}");

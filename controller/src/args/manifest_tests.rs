@@ -78,7 +78,7 @@ fn a_setting_by_an_argument_or_an_unknown_variable_is_a_fault() {
             patch("- {op: add, path: /spec/containers/0/env/-, value: {name: LOG_LEVEL}}"),
             false,
         ),
-        ("a patch of no variable", patch("- {op: add, path: /spec/containers/0/env/-, value: {name: LOGLEVEL}}"), true),
+        ("a wrong patch variable", patch("- {op: add, path: /spec/containers/0/env/-, value: {name: LOGLEVEL}}"), true),
         ("a patch of arguments", patch("- {op: add, path: /spec/containers/0/args/-, value: --x}"), true),
         ("the same as a comment", patch("# - {op: add, path: /spec/containers/0/args/-, value: --x}"), true),
         ("another patch", patch("- {op: add, path: /spec/priorityClassName, value: x}"), false),

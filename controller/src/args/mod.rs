@@ -127,8 +127,8 @@ pub enum Command {
         after_help = "Exit status:\n  0  something was gathered; what was not is listed\n  1  an error, or nothing could be gathered"
     )]
     Gather(Box<Gather>),
-    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. It is made from a
-    /// MachineSet of the cluster's Linux workers. Nothing is written.
+    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. It is made
+    /// from a MachineSet of the cluster's Linux workers. Nothing is written.
     #[command(
         name = "machineset",
         after_help = "Exit status:\n  0  the MachineSet is printed\n  1  an error, or a value that does not fit"
@@ -194,7 +194,7 @@ pub struct Run {
     /// Namespace of Secrets, services ConfigMaps and the Lease.
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
-    /// Name of this process for the Lease; must differ between processes.
+    /// Name of this process for the Lease. The operator adds a random suffix. Defaults to a name with the process id.
     #[arg(long, hide = true, env = "POD_NAME")]
     pub identity: Option<String>,
     /// Directory of the payload, the programs that hosts get.
@@ -226,7 +226,7 @@ pub struct Run {
         default_value = "/etc/windows-node-pools/metrics-tls"
     )]
     pub metrics_tls_directory: PathBuf,
-    /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
+    /// Address of `PUT /log-level`, which changes the log level. Use a loopback address, because the endpoint has no authentication.
     #[arg(long, env = "WINDOWS_NODE_POOLS_ADMIN_LISTEN", default_value = "127.0.0.1:9183")]
     pub admin_listen: SocketAddr,
     /// Format of the log.
@@ -239,16 +239,16 @@ pub struct Run {
     /// itself uses.
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER")]
     pub api_server: Option<String>,
-    /// Service network, for example 172.30.0.0/16; both of a dual-stack cluster with a comma between them. Detected.
+    /// Service network, for example 172.30.0.0/16; in a dual-stack cluster, both networks with a comma between them. Detected if not set.
     #[arg(long, env = "WINDOWS_NODE_POOLS_SERVICE_CIDR")]
     pub service_cidr: Option<String>,
     /// Domain of the cluster's DNS.
     #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// Network of the nodes.
+    /// Pod network of the nodes. If not set: detected on OpenShift, otherwise `external`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_NETWORK", value_enum)]
     pub network: Option<NetworkArg>,
-    /// UDP port of the hybrid overlay's VXLAN on hosts. Detected on OpenShift; elsewhere `hybrid-overlay-node` has its usual one. Only with
+    /// UDP port of the hybrid overlay's VXLAN on hosts. If not set: detected on OpenShift, otherwise the default of `hybrid-overlay-node`. Only with
     /// `--network ovn-hybrid`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub vxlan_port: Option<u16>,
@@ -264,7 +264,7 @@ pub struct Run {
     #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_CONF_DIR")]
     pub cni_conf_dir: Option<String>,
     /// A cloud controller manager initialises the cluster's nodes: kubelet runs with `--cloud-provider=external`.
-    /// Without a value `true`. If not set: detected on OpenShift, otherwise `false`.
+    /// The option without a value means `true`. If not set: detected on OpenShift, otherwise `false`.
     #[arg(
         long,
         env = "WINDOWS_NODE_POOLS_EXTERNAL_CLOUD_PROVIDER",
@@ -274,14 +274,15 @@ pub struct Run {
         default_missing_value = "true"
     )]
     pub external_cloud_provider: Option<bool>,
-    /// Interval at which the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version. For tests.
+    /// Interval at which the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version. For
+    /// tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "1m")]
     pub cluster_facts_interval: Duration,
     /// JSON file that is merged into kubelet's configuration.
     #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
     pub kubelet_config_patch: Option<PathBuf>,
-    /// Maximum number of concurrent SSH operations on hosts, over all pools. The connections to a jump host and to
-    /// the host behind it count as one. A pool takes at most nine connections for each that is free, and each pool can have one. At least 1.
+    /// Maximum number of concurrent SSH operations on hosts, over all pools. The connections to a jump host and to the host behind it count as one. A
+    /// pool takes at most nine times as many connections as are free, and each pool can always take one. At least 1.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100, value_parser = at_least_one)]
     pub max_connections: usize,
     /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
@@ -291,8 +292,8 @@ pub struct Run {
     /// Time for which an unused version is kept, and interval of the check. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "5m")]
     pub version_grace: Duration,
-    /// A step of an operation that leaves nothing to remember, and what a new host waits for, is stored in the status of the instance once it has lasted for
-    /// this time. For tests.
+    /// Time after which the status of an instance shows a step that needs no record, or the wait of a new host. Shorter steps and waits are not
+    /// written. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "5s")]
     pub show_step_after: Duration,
     /// Delay before the first retry of a failed host; doubles with each further failure. For tests.
@@ -307,7 +308,7 @@ pub struct Run {
     /// Timeout of a restart of a host. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "30m")]
     pub reboot_timeout: Duration,
-    /// Validity of wicd's certificates, from 10m to 168h. wicd renews each after 20 to 40 % of it. For tests.
+    /// Validity of wicd's certificates, from 10m to 168h. wicd renews each certificate after 20 to 40 % of its validity. For tests.
     #[arg(long, hide = true, value_parser = wicd_certificate_life, default_value = "168h")]
     pub wicd_certificate_lifetime: Duration,
     /// Interval at which Machine APIs are looked for and the user-data Secret is reconciled. For tests.
@@ -350,8 +351,8 @@ pub struct Run {
     /// Proxy for http, for the hosts of a cluster whose `Proxy` object names none. The operator itself makes no such request.
     #[arg(long, env = "HTTP_PROXY", hide_env_values = true)]
     pub http_proxy: Option<String>,
-    /// Proxy for https: for Git repositories of pools without a `proxySecretRef`, and for the hosts of a cluster whose `Proxy` object names none. The API
-    /// server and Flux are reached without a proxy.
+    /// Proxy for https: for Git repositories of pools without a `proxySecretRef`, and for the hosts of a cluster whose `Proxy` object names none. The
+    /// API server and Flux are reached without a proxy.
     #[arg(long, env = "HTTPS_PROXY", hide_env_values = true)]
     pub https_proxy: Option<String>,
     /// Addresses that need no proxy.
@@ -487,7 +488,7 @@ pub struct Status {
     /// Width of a terminal that does not report it.
     #[arg(long, hide = true, env = "COLUMNS", default_value_t = 120)]
     pub columns: usize,
-    /// Namespace of the operator, whose Lease says whether it works.
+    /// Namespace of the operator. The Lease in it shows whether the operator works.
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// Output format. A table has one line for more than ten hosts of a pool that are Ready; with `wide` each has its own.
@@ -501,7 +502,7 @@ pub struct Ui {
     /// Port on 127.0.0.1. Defaults to a free port.
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
-    /// Namespace of the operator, whose Lease says whether it works.
+    /// Namespace of the operator. The Lease in it shows whether the operator works.
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
 }
@@ -521,7 +522,8 @@ pub struct Gather {
     /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Takes precedence over --since.
     #[arg(long, env = "MUST_GATHER_SINCE_TIME", value_name = "TIME")]
     pub since_time: Option<String>,
-    /// Hosts from which support data is gathered over SSH, too: all, or those of these names. Only hosts whose host key the operator has pinned, or a user declared.
+    /// Hosts from which support data is also gathered over SSH: all, or those with these names. Only hosts whose host key the operator has pinned, or
+    /// a user has declared.
     #[arg(long, value_name = "NAME,…", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     pub hosts: Option<String>,
     /// File with the private key for hosts, in OpenSSH or PEM form and without a passphrase. Defaults to the Secrets of the operator, which you must
@@ -578,8 +580,8 @@ pub struct Version {
 pub struct MachineSet {
     /// Name of the MachineSet. On vSphere and Azure at most 9 characters.
     pub name: String,
-    /// Image with Windows Server: the AMI on AWS, the SKU or the resource ID on Azure, the path of the image on GCP, the template on vSphere, the name of the
-    /// image on Nutanix.
+    /// Image with Windows Server: the AMI on AWS, the SKU or the resource ID on Azure, the path of the image on GCP, the template on vSphere, the
+    /// name of the image on Nutanix.
     #[arg(long)]
     pub image: String,
     /// MachineSet of Linux workers to copy, for example one in the wanted zone. Defaults to the first by name.
@@ -611,10 +613,10 @@ pub enum LogFormat {
     Text,
 }
 
-/// Network of the nodes.
+/// Pod network of the nodes.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkArg {
-    /// Another component installs it, for example a HostProcess DaemonSet.
+    /// Another component installs the pod network, for example a HostProcess DaemonSet.
     External,
     /// OVN-Kubernetes with a hybrid overlay.
     OvnHybrid,
@@ -623,7 +625,7 @@ pub enum NetworkArg {
 /// Parses a duration such as `250ms`, `90s`, `10m`, `6h` or a plain number of seconds.
 ///
 /// # Errors
-/// Fails when the text is not a duration, or one of more than a year.
+/// Fails when the text is not a duration, or the duration is longer than a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
@@ -645,11 +647,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses a number that must be at least 1, because zero would stop all work.
 fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".into()),
-        Ok(number) => Ok(number),
-        Err(error) => Err(error.to_string()),
-    }
+    text.parse::<usize>()
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| format!("{text:?} is not a whole number of at least 1"))
 }
 
 /// Parses the lifetime of wicd's certificates. The operator would deny requests for a longer one, and the API server requests for a shorter one.

@@ -1,4 +1,4 @@
-//! Output of commands on standard output, and questions to users.
+//! Output of commands, and questions to users.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
@@ -34,7 +34,7 @@ pub fn answer(format: Output, value: &impl Serialize, table: impl FnOnce() -> St
     })
 }
 
-/// Returns the rows with each column as wide as its widest cell, without trailing spaces.
+/// Returns the rows as lines of text in which each column begins at the same position, without trailing spaces.
 pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or_default() + GAP;
     let widths: [usize; N] = std::array::from_fn(width);
@@ -45,17 +45,17 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Prints the step that a command has reached on standard error, if that is a terminal.
+/// Prints the step that a command has reached, if standard error is a terminal.
 pub fn progress(step: &str) {
     if io::stderr().is_terminal() {
         eprintln!("{step}");
     }
 }
 
-/// Prints the consequence. Unless `yes` is set, also asks the user on the terminal for confirmation.
+/// Prints the consequence of a command. Unless `yes` is set, also asks the user on the terminal for confirmation.
 ///
 /// # Errors
-/// Fails when standard input is not a terminal, or the answer is not yes.
+/// Fails when standard input is not a terminal or cannot be read, or the answer is not yes.
 pub fn ask(yes: bool, danger: &str) -> anyhow::Result<()> {
     eprintln!("{danger}");
     if yes {

@@ -17,21 +17,21 @@ use remote::payload::Payload;
 #[derive(Subcommand, Debug)]
 pub enum Copy {
     /// Copy this program to a directory.
-    #[command(after_help = "Exit status:\n  0  it is copied\n  1  an error")]
+    #[command(after_help = "Exit status:\n  0  the program is copied\n  1  an error")]
     Program {
-        /// Directory; made if it is not there.
+        /// Directory, which is created if it does not exist.
         #[arg(long, value_name = "DIRECTORY")]
         to: PathBuf,
     },
     /// Copy a payload to a directory, remove what another payload has left there, and check every file of the copy against the manifest.
     #[command(
-        after_help = "Exit status:\n  0  all is copied\n  1  an error, or a file that does not match the manifest"
+        after_help = "Exit status:\n  0  all files are copied and match the manifest\n  1  an error, for example a file that does not match the manifest"
     )]
     Files {
         /// Directory of the payload.
         #[arg(long, value_name = "DIRECTORY", default_value = "/payload")]
         from: PathBuf,
-        /// Directory; made if it is not there.
+        /// Directory, which is created if it does not exist.
         #[arg(long, value_name = "DIRECTORY")]
         to: PathBuf,
     },
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_not_there_is_an_error() {
+    fn a_missing_payload_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = run(&Copy::Files { from: folder.path().join("none"), to: folder.path().into() }).unwrap_err();
         assert!(error.to_string().contains("none/manifest.json"), "{error}");

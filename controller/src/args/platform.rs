@@ -6,15 +6,15 @@ use wnp_core::render::Platform;
 /// Platform of the cluster.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformArg {
-    /// No platform that makes a difference for hosts.
+    /// Any other platform: hosts get nothing for a cloud.
     None,
-    /// Amazon.
+    /// Amazon Web Services.
     Aws,
-    /// Microsoft.
+    /// Microsoft Azure.
     Azure,
-    /// Google.
+    /// Google Cloud.
     Gcp,
-    /// VMware.
+    /// VMware vSphere.
     Vsphere,
     /// Nutanix.
     Nutanix,

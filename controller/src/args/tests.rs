@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn durations() {
+fn a_duration_has_a_known_unit_or_is_a_number_of_seconds() {
     for (text, seconds) in [("90", 90), ("90s", 90), ("10m", 600), ("6h", 21600)] {
         assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
     }
@@ -57,7 +57,7 @@ fn every_setting_can_be_set_by_the_environment() {
 }
 
 #[test]
-fn each_command_says_with_what_it_exits() {
+fn the_help_of_each_command_lists_its_exit_statuses() {
     let leaves = |command: &clap::Command| match command.get_subcommands().cloned().collect::<Vec<_>>() {
         none if none.is_empty() => vec![command.clone()],
         below => below,

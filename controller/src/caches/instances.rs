@@ -17,14 +17,15 @@ use wnp_core::{
     rollout::shared_limit::Sharer,
 };
 
-/// Instances of all pools. A pool reads only its own instances, and those with a name or an address in its list.
+/// Instances of all pools. With the index, a pool finds its own instances, and those with a name or an address in its list, without reading all
+/// others.
 #[derive(Clone)]
 pub(crate) struct Instances {
     store: Store<WindowsInstance>,
     fleet: Arc<RwLock<Fleet>>,
     /// Number of instances that were returned to callers.
     #[cfg(test)]
-    pub handed_out: Arc<std::sync::atomic::AtomicUsize>,
+    pub returned: Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl Instances {
@@ -34,7 +35,7 @@ impl Instances {
             store,
             fleet: Arc::default(),
             #[cfg(test)]
-            handed_out: Arc::default(),
+            returned: Arc::default(),
         };
         instances.refill();
         instances
@@ -65,7 +66,7 @@ impl Instances {
     /// Waits until the cache and the index are complete.
     ///
     /// # Errors
-    /// Fails when the watch ends before that.
+    /// Fails if the watch ends before they are complete.
     pub(crate) async fn wait_until_ready(&self) -> Result<(), WriterDropped> {
         self.store.wait_until_ready().await?;
         // The event that completed the cache may not have been observed yet.
@@ -84,7 +85,7 @@ impl Instances {
         self.store.get(instance)
     }
 
-    /// Returns the instances of all pools. Do not call it for each pool, because the fleet may be large.
+    /// Returns the instances of all pools. The fleet may be large: prefer the methods that use the index.
     pub(crate) fn state(&self) -> Vec<Arc<WindowsInstance>> {
         self.count(self.store.len());
         self.store.state()
@@ -112,7 +113,7 @@ impl Instances {
 
     fn count(&self, instances: usize) {
         #[cfg(test)]
-        self.handed_out.fetch_add(instances, std::sync::atomic::Ordering::Relaxed);
+        self.returned.fetch_add(instances, std::sync::atomic::Ordering::Relaxed);
         let _ = (self, instances);
     }
 }
@@ -208,7 +209,7 @@ mod tests {
         let instances = Instances::new(writer.as_reader());
         let count = |work: &dyn Fn()| {
             work();
-            instances.handed_out.swap(0, Ordering::Relaxed)
+            instances.returned.swap(0, Ordering::Relaxed)
         };
         assert_eq!(count(&|| drop(instances.of_pool("p"))), 1);
         assert_eq!(count(&|| drop(instances.named("a"))), 1);

@@ -110,7 +110,7 @@ impl Machines {
         found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
-    /// Returns the MachineHealthCheck that would replace the Machine `<namespace>/<name>` in the current state of its Node.
+    /// Returns the title of a MachineHealthCheck that would replace the Machine `<namespace>/<name>` in the current state of its Node.
     pub(crate) fn health_check(&self, machine: &str, node: Option<&Node>) -> Option<String> {
         let (namespace, name) = machine.split_once('/')?;
         self.groups().into_iter().find_map(|group| {
@@ -222,7 +222,7 @@ mod tests {
         }
         assert!(!is_gone(&api.client(), MachineGroup::ClusterApi, "ns/m").await);
         assert!(is_gone(&api.client(), MachineGroup::OpenShift, "ns/m").await);
-        assert!(!is_gone(&api.client(), MachineGroup::OpenShift, "m").await, "it is no name of a Machine");
+        assert!(!is_gone(&api.client(), MachineGroup::OpenShift, "m").await, "it is not the name of a Machine");
         // The Machine exists in the API that the pool used before.
         api.forget("GET", CLUSTER_APIS[0]);
         serves(&api, CLUSTER_APIS[0]);

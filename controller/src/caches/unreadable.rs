@@ -1,7 +1,7 @@
 //! Objects that this operator cannot read, for example because a newer version of the operator wrote them.
 //!
-//! Such objects are in no watch cache. A pool with such an instance must not be reconciled: its budget would not count that host, and the host would
-//! be mistaken for a new one.
+//! The watch caches do not have such objects, or have an older state that could be read. A pool with such an instance must not be reconciled: its
+//! budget might not count that host, and the host might be mistaken for a new one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -85,6 +85,11 @@ impl Unreadable {
              that version again; otherwise, correct the object",
             object.error
         ))
+    }
+
+    /// Reports whether the object cannot be read.
+    pub(crate) fn has(&self, kind: &str, name: &str) -> bool {
+        self.lock().objects.keys().any(|(k, n)| k == kind && n == name)
     }
 
     /// Returns the names of the objects of a kind that cannot be read.

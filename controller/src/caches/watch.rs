@@ -151,7 +151,8 @@ where
 /// cache has applied it. An object that is no longer wanted counts as deleted. `config` selects the objects and the type of watch. Managed fields are
 /// dropped, because nothing reads them.
 ///
-/// An object that cannot be read is logged, recorded in `unreadable` and left out, so that it does not end the watch for all others.
+/// An object that cannot be read is logged, recorded in `unreadable` and left out, so that it does not end the watch for all others. The cache keeps
+/// a state of such an object that was read before, until the object is deleted or the next list.
 pub(crate) fn readable<K>(
     client: Client,
     config: watcher::Config,
@@ -164,7 +165,7 @@ where
 {
     let api: Api<DeserializeGuard<K>> = Api::all(client);
     let unreadable = unreadable.clone();
-    fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
+    fill(api, config, (), move |event, store| only(read(event, &unreadable, store)?.modify(&adjust), &is_wanted))
 }
 
 /// Caches the objects of `api` after `adjust` has changed them, like [`readable`], but for kinds whose objects can always be read. Managed fields are
@@ -178,7 +179,7 @@ where
     K: Resource + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
     K::DynamicType: Eq + Hash + Clone + Send + Sync + 'static,
 {
-    let adjusted = move |event: Event<K>| {
+    let adjusted = move |event: Event<K>, _: &Store<K>| {
         Some(event.modify(|object| {
             object.meta_mut().managed_fields = None;
             adjust(object);
@@ -192,7 +193,7 @@ fn fill<W, K>(
     api: Api<W>,
     config: watcher::Config,
     kind: K::DynamicType,
-    mut read: impl FnMut(Event<W>) -> Option<Event<K>> + Send + 'static,
+    mut read: impl FnMut(Event<W>, &Store<K>) -> Option<Event<K>> + Send + 'static,
 ) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
 where
     W: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
@@ -201,10 +202,11 @@ where
 {
     let writer: Writer<K> = Writer::new(kind.clone());
     let store = writer.as_reader();
+    let known = writer.as_reader();
     let events = restarting(watcher::watcher(api, config))
-        .filter_map(move |event| future::ready(event.map(&mut read).transpose()));
+        .filter_map(move |event| future::ready(event.map(|event| read(event, &known)).transpose()));
     let logged = move |event: watcher::Result<Event<K>>| {
-        let log = |error: &_| tracing::warn!(%error, kind = %K::kind(&kind), "a watch failed; it restarts");
+        let log = |error: &_| tracing::warn!(%error, kind = %K::kind(&kind), "failed to watch the objects of this kind; the operator retries, and uses their last known state meanwhile");
         future::ready(event.inspect_err(log).ok())
     };
     (store, reflector::reflector(writer, events).filter_map(logged))
@@ -325,21 +327,23 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
 {
     let mut writer: Writer<K> = Writer::default();
+    let store = writer.as_reader();
     let api: Api<DeserializeGuard<K>> = Api::all(client);
     writer.apply_watcher_event(&Event::Init);
     for guard in api.list(params).await? {
-        if let Some(event) = read(Event::InitApply(guard), unreadable) {
+        if let Some(event) = read(Event::InitApply(guard), unreadable, &store) {
             writer.apply_watcher_event(&event);
         }
     }
     writer.apply_watcher_event(&Event::InitDone);
-    Ok(writer.as_reader())
+    Ok(store)
 }
 
-/// Converts an event for a cache. Returns `None` if its object cannot be read, and records such an object.
-fn read<K>(event: Event<DeserializeGuard<K>>, unreadable: &Unreadable) -> Option<Event<K>>
+/// Converts an event for the cache `store`. Returns `None` if its object cannot be read, and records such an object. The deletion of an object needs
+/// no more than its name.
+fn read<K>(event: Event<DeserializeGuard<K>>, unreadable: &Unreadable, store: &Store<K>) -> Option<Event<K>>
 where
-    K: Resource<DynamicType = ()>,
+    K: Resource<DynamicType = ()> + Clone,
 {
     let kind = K::kind(&());
     let object = |guard: DeserializeGuard<K>| match guard.0 {
@@ -350,7 +354,7 @@ where
         }
         Err(invalid) => {
             let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            tracing::error!(%kind, name, error = %invalid, "the operator cannot read an object and works without it");
+            tracing::error!(%kind, name, error = %invalid, "the operator cannot read this object and does not use it: if a newer version of the operator wrote it, install that version again; otherwise, correct the object");
             unreadable.note(&kind, &invalid.metadata, &invalid.to_string());
             None
         }
@@ -358,10 +362,14 @@ where
     Some(match event {
         Event::Apply(guard) => Event::Apply(object(guard)?),
         Event::Delete(guard) => {
-            let name = guard.0.as_ref().map_or_else(|e| e.metadata.name.clone(), |o| o.meta().name.clone());
-            let object = object(guard);
-            unreadable.forget(&kind, &name.unwrap_or_default());
-            Event::Delete(object?)
+            let meta = guard.0.as_ref().map_or_else(|invalid| &invalid.metadata, |object| object.meta());
+            let name = meta.name.as_deref().unwrap_or_default();
+            unreadable.forget(&kind, name);
+            let mut key = ObjectRef::new(name);
+            key.namespace.clone_from(&meta.namespace);
+            // Without a state in the cache, there is nothing to delete.
+            let known = || store.get(&key).map(|object| (*object).clone());
+            Event::Delete(guard.0.ok().or_else(known)?)
         }
         Event::InitApply(guard) => Event::InitApply(object(guard)?),
         Event::Init => {
@@ -423,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_are_no_changes() {
+    fn heartbeats_are_not_changes() {
         let node = |uid: &str, version: u8, unschedulable: bool| -> Node {
             let metadata = json!({"name": "w", "uid": uid, "resourceVersion": version.to_string()});
             serde_json::from_value(json!({"metadata": metadata, "spec": {"unschedulable": unschedulable}})).unwrap()
@@ -445,6 +453,33 @@ mod tests {
             assert_eq!(is_news(&mut seen, &store, &Arc::new(node), differs), expected, "{about}");
         }
         assert_eq!(seen.len(), 1);
+    }
+
+    /// Otherwise, the deletion would be missed, and the old state would stay in the cache.
+    #[test]
+    fn an_object_that_cannot_be_read_can_be_deleted() {
+        let unreadable = Unreadable::default();
+        let guard = |name: &str, data: serde_json::Value| {
+            let map = json!({"metadata": {"name": name, "namespace": "n"}, "data": data});
+            serde_json::from_value::<DeserializeGuard<ConfigMap>>(map).unwrap()
+        };
+        let mut writer = Writer::default();
+        let store: Store<ConfigMap> = writer.as_reader();
+        let mut next = |event| {
+            let event = read(event, &unreadable, &store);
+            if let Some(event) = &event {
+                writer.apply_watcher_event(event);
+            }
+            (event.is_some(), store.state().len(), unreadable.names("ConfigMap"))
+        };
+        let nothing = Vec::<String>::new();
+        next(Event::Init);
+        next(Event::InitDone);
+        assert_eq!(next(Event::Apply(guard("a", json!({})))), (true, 1, nothing.clone()));
+        assert_eq!(next(Event::Apply(guard("a", json!(1)))), (false, 1, vec!["a".to_owned()]));
+        assert_eq!(next(Event::Delete(guard("a", json!(1)))), (true, 0, nothing.clone()));
+        assert_eq!(next(Event::Apply(guard("b", json!(1)))), (false, 0, vec!["b".to_owned()]));
+        assert_eq!(next(Event::Delete(guard("b", json!(1)))), (false, 0, nothing));
     }
 
     #[test]
@@ -470,7 +505,7 @@ mod tests {
 
     /// A failure that is passed on causes the next pause of the backoff, and an expired resource version must not cause it.
     #[tokio::test]
-    async fn an_expired_resource_version_is_no_failure() {
+    async fn an_expired_resource_version_is_not_a_failure() {
         let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
         for (code, expected) in [(410, vec![true]), (403, vec![false, true])] {
             let events = stream::iter([Err(watcher::Error::WatchError(status(code))), Ok("listed")]);

@@ -68,7 +68,7 @@ fn policies_of_another_namespace_are_not_in_force() {
 }
 
 #[test]
-fn defaults_of_the_api_server_are_no_difference() {
+fn defaults_of_the_api_server_are_not_a_difference() {
     let mut as_stored =
         with_policy("/spec/matchConstraints/resourceRules/0/operations", json!(["CREATE", "UPDATE", "DELETE"]));
     let policy = as_stored[NODES].policy.object().unwrap().clone();

@@ -35,8 +35,8 @@ impl RightsProblem {
     /// Returns the problem of a ClusterRoleBinding that another one replaces.
     pub(crate) fn replaced() -> Self {
         let message = format!(
-            "the ClusterRoleBinding {} is being deleted, or refers to another role: the operator creates it again once it is gone, and the hosts' daemons \
-             (wicd) get no certificates meanwhile; if it stays, check its finalizers",
+            "the ClusterRoleBinding {} is being deleted, or refers to another role: the operator creates it again once it is gone, and the hosts' \
+             daemons (wicd) get no certificates meanwhile; if it stays, check its finalizers",
             wicd_rbac::BINDING
         );
         Self { reason: Reason::PolicyMissing, message }
@@ -110,7 +110,8 @@ impl WicdRights {
             RightsState::Withheld(problem) => Some(problem.clone()),
             RightsState::NotRead => Some(RightsProblem {
                 reason: Reason::PolicyMissing,
-                message: "the operator has not read the admission policies for wicd from the API server yet".into(),
+                message: "the operator has not read its admission policies from the API server yet; until then, the hosts' daemons (wicd) get no certificates"
+                    .into(),
             }),
         }
     }

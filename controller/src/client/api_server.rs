@@ -1,5 +1,5 @@
-//! Connection to the API server, by a kubeconfig or from a pod. Proxies of the environment are not used: they are for Git servers and registries, and
-//! kube does not read `NO_PROXY`.
+//! Connection to the API server, by a kubeconfig or from a pod. Proxies of the environment are not used: they are for Git servers and hosts, and kube
+//! does not read `NO_PROXY`.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Chosen {
 /// Returns the named cluster, otherwise that of the current context or of the pod.
 ///
 /// # Errors
-/// Fails when there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
+/// Fails when there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it lacks the named context.
 pub async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
     let mut chosen = find(cluster).await?;
     if let Some(user) = &cluster.as_user {
@@ -58,7 +58,7 @@ async fn find(cluster: &Cluster) -> anyhow::Result<Chosen> {
     }
 }
 
-/// Returns an error about a kubeconfig that names its path once: the message of kube has it twice.
+/// Returns an error that names the path of the kubeconfig once: kube's own message names it twice.
 fn unusable(error: &KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(error, path) => {
@@ -87,13 +87,14 @@ pub(crate) async fn bounded_config(cluster: &Cluster) -> anyhow::Result<Config> 
 /// Returns a configuration with a timeout for each request, after the API server has answered one. If `limit` is zero, sets no timeout.
 ///
 /// # Errors
-/// Fails when the API server does not answer in time.
+/// Fails when the configuration is invalid, or the API server does not answer in time.
 pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Result<Config> {
     if limit.is_zero() {
         return Ok(config);
     }
     let url = config.cluster_url.clone();
-    let client = Client::try_from(config.clone()).context("cannot make a client for the API server")?;
+    let client =
+        Client::try_from(config.clone()).context("the connection settings for the API server cannot be used")?;
     // Any answer counts, also a refusal.
     if tokio::time::timeout(limit, client.apiserver_version()).await.is_err() {
         let seconds = limit.as_secs_f64();
@@ -112,10 +113,11 @@ pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Resu
 /// # Errors
 /// Fails as [`bounded_config`] does.
 pub(crate) async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
-    Client::try_from(bounded_config(cluster).await?).context("cannot make a client for the API server")
+    Client::try_from(bounded_config(cluster).await?)
+        .context("the connection settings for the API server cannot be used")
 }
 
-/// Returns the cluster of a kubeconfig. A proxy in the kubeconfig itself is kept, so that the client, which supports none, refuses it.
+/// Returns the cluster of a kubeconfig. A proxy in the kubeconfig itself is kept, so that the client, which supports no proxy, refuses it.
 async fn of_kubeconfig(mut kubeconfig: Kubeconfig, context: Option<&str>) -> anyhow::Result<Chosen> {
     let names: Vec<&str> = kubeconfig.contexts.iter().map(|named| named.name.as_str()).collect();
     if let Some(context) = context.filter(|context| !names.contains(context)) {

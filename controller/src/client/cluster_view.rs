@@ -1,6 +1,7 @@
 //! View of the cluster from this process: its watches, its status writes, and its clock compared with the API server's.
 //!
-//! A layer of the client observes every answer. While a watch fails and does not restart, its cache is stale, and no new operation begins.
+//! A layer of the client observes every answer. While a watch fails and does not restart, its cache is stale. After a minute of such failures, or of
+//! failed status writes, no new operation begins.
 
 use api::Reason;
 use std::{
@@ -173,7 +174,7 @@ impl ApiHealth {
         Some(-ahead)
     }
 
-    /// Returns the fault of the clock of this machine, with its remedy.
+    /// Returns the fault of this machine's clock with its remedy, if the clock is wrong.
     pub(crate) fn clock_warning(&self) -> Option<(Reason, String)> {
         let ahead = self.machine.lock().agreed(MAX_SKEW)?;
         let direction = if ahead.is_positive() { "ahead" } else { "behind" };
@@ -241,7 +242,7 @@ impl<S> Layer<S> for Observe {
     type Service = Observed<S>;
 
     fn layer(&self, inner: S) -> Observed<S> {
-        Observed { inner, sight: self.0.clone() }
+        Observed { inner, health: self.0.clone() }
     }
 }
 
@@ -249,7 +250,7 @@ impl<S> Layer<S> for Observe {
 #[derive(Clone)]
 pub(crate) struct Observed<S> {
     inner: S,
-    sight: Arc<ApiHealth>,
+    health: Arc<ApiHealth>,
 }
 
 impl<S, A> Service<Request<Body>> for Observed<S>
@@ -267,28 +268,28 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (need, sight) = (Need::of(&request), self.sight.clone());
+        let (need, health) = (Need::of(&request), self.health.clone());
         let of = need.map(|_| (request.method().clone(), request.uri().path().to_owned()));
         let answer = self.inner.call(request);
         async move {
             let answer = answer.await;
             if let Ok(answer) = &answer
                 && let Some(server) = date(answer)
-                && let Some(by) = sight.dated(server, Timestamp::now(), clock::now())
+                && let Some(by) = health.dated(server, Timestamp::now(), clock::now())
             {
-                tracing::warn!(seconds = by.as_secs(), "the clock is corrected to that of the API server");
+                tracing::warn!(seconds = by.as_secs(), "the operator's clock differs from that of the API server; the operator uses the time of the API server");
                 clock::correct(by);
             }
             let (Some(need), Some((method, path))) = (need, of) else { return answer };
             match &answer {
                 // A refusal of a single object, or a conflict that is retried, does not count as a failure.
                 Ok(answer) if answer.status().is_success() || is_of_one_object(answer.status()) => {
-                    sight.succeeded(need);
+                    health.succeeded(need);
                 }
                 Ok(answer) => {
-                    sight.failed(need, &path, format!("{method} {path}: {}", answer.status()), Instant::now());
+                    health.failed(need, &path, format!("{method} {path}: {}", answer.status()), Instant::now());
                 }
-                Err(error) => sight.failed(need, &path, format!("{method} {path}: {error}"), Instant::now()),
+                Err(error) => health.failed(need, &path, format!("{method} {path}: {error}"), Instant::now()),
             }
             answer
         }
@@ -296,7 +297,7 @@ where
     }
 }
 
-/// Reports whether a status concerns only the object of the request, so that other requests may succeed.
+/// Reports whether an HTTP status concerns only the object of the request, so that other requests may succeed.
 fn is_of_one_object(status: StatusCode) -> bool {
     let of_one = [
         StatusCode::NOT_FOUND,
@@ -353,13 +354,13 @@ mod tests {
             ("not repeated", &[0, 100], 220, false),
             ("a second run", &[0, 10, 500, 510], 540, false),
         ] {
-            let sight = ApiHealth::default();
+            let health = ApiHealth::default();
             for failure in failures {
-                sight.failed(need, "nodes", "403 Forbidden".into(), at(*failure));
+                health.failed(need, "nodes", "403 Forbidden".into(), at(*failure));
             }
-            assert_eq!(sight.problem_at(at(then)).is_some(), expected, "{about}");
-            sight.succeeded(need);
-            assert_eq!(sight.problem_at(at(then)), None, "{about}");
+            assert_eq!(health.problem_at(at(then)).is_some(), expected, "{about}");
+            health.succeeded(need);
+            assert_eq!(health.problem_at(at(then)), None, "{about}");
         }
     }
 
@@ -371,13 +372,13 @@ mod tests {
             ("two objects", &[(instance, "a"), (instance, "b")], true),
             ("the only pool and its only host", &[(pool, "p"), (instance, "a")], true),
         ] {
-            let (sight, begin) = (ApiHealth::default(), Instant::now());
+            let (health, begin) = (ApiHealth::default(), Instant::now());
             for seconds in [0, 30, 60] {
                 for (need, path) in refused {
-                    sight.failed(*need, path, "403 Forbidden".into(), begin + Duration::from_secs(seconds));
+                    health.failed(*need, path, "403 Forbidden".into(), begin + Duration::from_secs(seconds));
                 }
             }
-            assert_eq!(sight.problem_at(begin + Duration::from_secs(61)).is_some(), expected, "{about}");
+            assert_eq!(health.problem_at(begin + Duration::from_secs(61)).is_some(), expected, "{about}");
         }
         for (status, of_one) in [(403, false), (500, false), (409, true), (422, true), (413, true), (400, true)] {
             assert_eq!(is_of_one_object(StatusCode::from_u16(status).unwrap()), of_one, "{status}");
@@ -396,11 +397,11 @@ mod tests {
             ("one API server of two is wrong", &[600, 0, 600, 600, 600], None, None),
             ("right again", &[600, 600, 600, 600, 600, 0], None, Some(-600)),
         ] {
-            let sight = ApiHealth::default();
-            let noted = answers.iter().map(|ahead| sight.dated(now - SignedDuration::from_secs(*ahead), now, now));
+            let health = ApiHealth::default();
+            let noted = answers.iter().map(|ahead| health.dated(now - SignedDuration::from_secs(*ahead), now, now));
             let by: Vec<_> = noted.flatten().map(|by| by.as_secs()).collect();
             assert_eq!(by, corrected.into_iter().collect::<Vec<i64>>(), "{about}");
-            let said = sight.clock_warning().map(|(_, message)| message);
+            let said = health.clock_warning().map(|(_, message)| message);
             assert_eq!(said.is_some(), expected.is_some(), "{about}");
             assert!(said.is_none_or(|said| said.contains(expected.unwrap_or_default())), "{about}");
         }

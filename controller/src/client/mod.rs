@@ -67,7 +67,7 @@ fn with_names(arg: Arg) -> Arg {
     }
 }
 
-/// Lists the names of objects in the cluster that the command line selects. The list is empty if the API server does not answer.
+/// Lists the names of objects in the cluster that the command line selects. The list is empty if they cannot be listed in time.
 fn names<K>() -> Vec<CompletionCandidate>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,

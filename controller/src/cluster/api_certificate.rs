@@ -1,6 +1,5 @@
-//! Serving certificate of the API server. It proves the CA in a ConfigMap, and has names that no host may have in a certificate.
-//!
-//! Clients that may write ConfigMaps in the operator's namespace must not decide which CA all nodes trust.
+//! Serving certificate of the API server. Nodes trust the CA in a ConfigMap only if that CA verifies the certificate: clients that may write
+//! ConfigMaps in the operator's namespace must not decide which CA all nodes trust. No host may have a certificate with a name of the API server.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -37,7 +36,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// Reports whether the certificates do not prove the API server. Other faults may be temporary.
+    /// Reports whether the certificates do not verify the API server. Other faults may be temporary.
     fn is_of_certificates(&self) -> bool {
         match self {
             Self::NoCertificate | Self::Tls(_) => true,
@@ -57,7 +56,7 @@ pub(super) async fn names(config: &Config) -> Result<BTreeSet<String>, ClusterEr
     shown(config, roots).await.map_err(|fault| no_answer(config, &fault))
 }
 
-/// Checks that the PEM certificates in `ca` prove the API server that answers the operator.
+/// Checks that the PEM certificates in `ca` verify the certificate of the API server that answers the operator.
 pub(super) async fn prove(config: &Config, ca: &str) -> Result<(), ClusterError> {
     let roots = CertificateDer::pem_slice_iter(ca.as_bytes()).flatten().collect();
     match shown(config, roots).await {
@@ -160,11 +159,11 @@ mod tests {
             let error = prove(&config, ca).await.unwrap_err();
             assert!(matches!(error, ClusterError::Unproven { .. }) && error.to_string().contains(words), "{error}");
         }
-        assert!(names(&config).await.unwrap().is_empty(), "it has no roots of its own");
+        assert!(names(&config).await.unwrap().is_empty(), "the configuration has no root certificates");
         config.root_cert = Some(CertificateDer::pem_slice_iter(own.as_bytes()).flatten().map(|c| c.to_vec()).collect());
         let known = names(&config).await.unwrap();
         assert_eq!(known, ["127.0.0.1", "api.example.com", "kubernetes"].map(str::to_owned).into());
-        // An API server that does not answer proves nothing against a CA.
+        // The CA is not at fault if the API server does not answer.
         config.cluster_url = "https://127.0.0.1:1".parse().unwrap();
         for error in [prove(&config, &own).await.unwrap_err(), names(&config).await.unwrap_err()] {
             assert!(matches!(error, ClusterError::NoAnswer { .. }), "{error}");

@@ -26,7 +26,7 @@ pub(super) struct Versions {
 
 /// Queries the version of the API server that the operator uses, and of all others in the EndpointSlice `default/kubernetes`.
 pub(super) async fn versions(client: &Client, config: &Config) -> Result<Versions, ClusterError> {
-    let answers = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
+    let own = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
     let slice = slices.get_opt("kubernetes").await.map_err(failed("the addresses of the API servers"))?;
     let urls = slice.as_ref().map(urls).unwrap_or_default();
@@ -36,12 +36,13 @@ pub(super) async fn versions(client: &Client, config: &Config) -> Result<Version
         let address = url.authority().map(ToString::to_string).unwrap_or_default();
         (address, version(config, url).await)
     });
-    Ok(summary(&answers, join_all(asked).await))
+    Ok(summary(&own, join_all(asked).await))
 }
 
-/// Combines all answers. `found` has the address and the version of each listed API server.
-fn summary(answers: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
-    let mut versions = Versions { oldest: minor(answers), silent: Vec::new() };
+/// Combines all answers: `own` is the version of the API server that the operator uses, and `found` has the address and the version of each listed
+/// API server.
+fn summary(own: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
+    let mut versions = Versions { oldest: minor(own), silent: Vec::new() };
     for (address, version) in found {
         match version {
             Some(version) => versions.oldest = versions.oldest.into_iter().chain(minor(&version)).min(),

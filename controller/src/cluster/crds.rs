@@ -36,7 +36,7 @@ pub(crate) enum CrdFault {
 
 impl CrdFault {
     /// Returns the reason for conditions and checks.
-    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    #[expect(clippy::unused_self, reason = "like other error types, most of which have several reasons")]
     pub(crate) fn reason(&self) -> Reason {
         Reason::CrdInvalid
     }
@@ -104,7 +104,7 @@ pub(crate) fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(CrdFault::Outdated { name: crd.name_any(), lacks })
 }
 
-/// Returns the value without the properties that the schema lacks, which server-side apply would refuse.
+/// Returns the value without the properties that the schema lacks. Server-side apply would refuse them.
 pub(crate) fn known(value: &Value, schema: &Value) -> Value {
     match (value, schema["properties"].as_object()) {
         (Value::Object(map), Some(properties)) => {

@@ -126,8 +126,8 @@ impl Images {
             }
             Err(error) => self.unusable.push(Unusable {
                 problem: format!(
-                    "ConfigMap {namespace}/{MIRRORS}: the key {MIRRORS_KEY} must have the lists imageDigestMirrors and imageTagMirrors of \
-                     source and mirrors: {error}; correct it, or delete the ConfigMap if there must be none"
+                    "ConfigMap {namespace}/{MIRRORS}: the key {MIRRORS_KEY} must be YAML with the lists imageDigestMirrors and imageTagMirrors, whose \
+                     entries have source and mirrors: {error}; correct it, or delete the ConfigMap if hosts need no mirrors"
                 ),
                 fact: Fact::Mirrors(origin),
                 is_missing: false,
@@ -174,7 +174,7 @@ impl Images {
         }
     }
 
-    /// Returns the readable certificates of a `ControllerConfig` in PEM. Adds a message for each of the others.
+    /// Returns the readable certificates of a `ControllerConfig` in PEM. Adds a message for each unreadable entry.
     fn certificates(&mut self, config: &Value) -> String {
         let mut trusted = String::new();
         for field in ["imageRegistryBundleUserData", "imageRegistryBundleData"] {
@@ -211,7 +211,7 @@ async fn secret(client: &Client, namespace: &str) -> Result<Option<Secret>, Clus
     api.get_opt(PULL_SECRET).await.map_err(failed("the Secret pull-secret"))
 }
 
-/// Lists all objects of a kind, sorted by name. Some versions of OpenShift lack some kinds.
+/// Lists all objects of a kind, sorted by name. The list is empty in a version of OpenShift without this kind.
 async fn list(
     client: &Client,
     group: &str,

@@ -31,7 +31,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
         match Kept::parse(&text.0) {
             Ok(kept) => return Ok(Some(kept)),
             Err(error) => tracing::warn!(
-                "the facts in the Secret {namespace}/{KEPT_FACTS} are not used: {error}; the operator writes the Secret again"
+                "the copy of the cluster's settings in the Secret {namespace}/{KEPT_FACTS} is not used: {error}; the operator writes the Secret again"
             ),
         }
     }
@@ -72,7 +72,7 @@ pub(crate) async fn store(client: &Client, namespace: &str, cluster: &Cluster, s
         Ok(_) => *stored = text,
         Err(error) => tracing::warn!(
             error = crate::runtime::errors::api_message(&error),
-            "failed to store the facts in force as the Secret {namespace}/{KEPT_FACTS}; the operator retries"
+            "failed to store a copy of the cluster's settings in the Secret {namespace}/{KEPT_FACTS}; the operator retries"
         ),
     }
 }

@@ -1,7 +1,7 @@
 //! Cluster facts that the operator detects, so that users need not configure them.
 //!
-//! On OpenShift, all facts are detected. Elsewhere, the service network comes from the ServiceCIDR object, and the API server's address is the one
-//! that the operator uses, unless another is configured.
+//! On OpenShift, most facts come from its configuration objects. Elsewhere, the service network comes from the ServiceCIDR object, and the API
+//! server's URL is the one that the operator uses, unless another URL is configured.
 
 pub(crate) mod crds;
 pub(crate) mod release;
@@ -57,7 +57,7 @@ pub(crate) enum ClusterError {
     },
     /// The certificate of the API server could not be read.
     #[error(
-        "failed to read the certificate of the API server at {url}: {problem}; check the network, and a proxy if there is one, between the operator and the API server"
+        "failed to read the certificate of the API server at {url}: {problem}; check the network between the operator and the API server, and a proxy if there is one"
     )]
     NoAnswer {
         /// URL of the API server.
@@ -65,10 +65,10 @@ pub(crate) enum ClusterError {
         /// Fault of the connection.
         problem: String,
     },
-    /// The CA of the cluster does not prove the API server.
+    /// The CA of the cluster does not verify the certificate of the API server.
     #[error(
-        "the CA in the ConfigMap kube-root-ca.crt of the operator's namespace does not prove the API server at {url}: {problem}. Nodes keep the CA that they \
-         have. Find out who changed the ConfigMap, which kube-controller-manager maintains"
+        "the CA in the ConfigMap kube-root-ca.crt of the operator's namespace does not verify the certificate of the API server at {url}: {problem}. Nodes \
+         keep the CA that they have. Find out who changed the ConfigMap, which kube-controller-manager maintains"
     )]
     Unproven {
         /// URL of the API server.
@@ -78,8 +78,8 @@ pub(crate) enum ClusterError {
     },
     /// A ConfigMap that Kubernetes writes has no text under a key.
     #[error(
-        "the ConfigMap {namespace}/{name} has no text under the key {key}: Kubernetes writes it, so check --root-ca-file of \
-         kube-controller-manager, and --client-ca-file of kube-apiserver"
+        "the ConfigMap {namespace}/{name} has no text under the key {key}. Kubernetes writes it: for kube-root-ca.crt, check --root-ca-file of \
+         kube-controller-manager; for extension-apiserver-authentication, check --client-ca-file of kube-apiserver"
     )]
     NoText {
         /// Namespace of the ConfigMap.
@@ -103,7 +103,7 @@ pub(crate) enum ClusterError {
 
 impl ClusterError {
     /// Returns the reason for conditions and events.
-    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    #[expect(clippy::unused_self, reason = "like other error types, most of which have several reasons")]
     pub(crate) fn reason(&self) -> Reason {
         Reason::ClusterUnknown
     }
@@ -322,7 +322,7 @@ async fn own_names(config: &Config, infrastructure: Option<&DynamicObject>) -> R
     Ok(names.into_iter().collect())
 }
 
-/// Returns a fact, or its default if it cannot be used.
+/// Returns a fact. If it cannot be used, records the problem, and returns the default.
 fn usable<T: Default>(found: Result<T, Unusable>, unusable: &mut Vec<Unusable>) -> T {
     found.unwrap_or_else(|problem| {
         unusable.push(problem);
@@ -526,9 +526,10 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
 /// Returns the tenth address of a network, by convention the address of the cluster DNS.
 fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
     let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
-    let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no prefix length, for example /16"))?;
-    let length: u32 = length.parse().map_err(|_| bad("its prefix length is not a number"))?;
-    match address.parse().map_err(|_| bad("it does not begin with an IP address"))? {
+    let (address, length) =
+        cidr.split_once('/').ok_or_else(|| bad("it has no prefix length, for example /16; correct --service-cidr"))?;
+    let length: u32 = length.parse().map_err(|_| bad("its prefix length is not a number; correct --service-cidr"))?;
+    match address.parse().map_err(|_| bad("it does not begin with an IP address; correct --service-cidr"))? {
         IpAddr::V4(ip) if length <= 28 => {
             let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
             Ok(Ipv4Addr::from((u32::from(ip) & mask) + 10).into())

@@ -72,7 +72,7 @@ pub(super) async fn exporter_tls(
         Err(Unusable { fact: Fact::ExporterTls, problem, is_missing })
     };
     let Some(secret) = secret else {
-        let problem = "is missing; check that OpenShift's service CA operator runs, or create the Secret without data to serve metrics over plain HTTP";
+        let problem = "is missing; restore it (OpenShift's service CA operator does so while it runs), or create it without data to serve metrics over plain HTTP";
         return Ok(unusable(problem, true));
     };
     let text = |key: &str| texts::of_secret(&secret, key).ok().flatten().unwrap_or_default();
@@ -83,8 +83,8 @@ pub(super) async fn exporter_tls(
     } else if pair.is_usable() {
         Ok(Some(pair))
     } else {
-        let problem = "has no certificate with its key in PEM (tls.crt and tls.key); delete the Secret, so that OpenShift creates it again, or replace it \
-                       with one without data to serve metrics over plain HTTP";
+        let problem = "has no certificate with its key in PEM (tls.crt and tls.key); correct it; on OpenShift, delete it, so that it is created \
+                       again; or replace it with a Secret without data to serve metrics over plain HTTP";
         unusable(problem, false)
     })
 }

@@ -104,7 +104,7 @@ impl World {
         Box::pin(discover(&self.api.client(), &config, &self.args)).await
     }
 
-    /// Starts an operator, which knows only what the last one stored, and returns the facts in force.
+    /// Starts an operator, which has only the facts that the last operator stored, and returns the facts in force.
     async fn start(&self) -> Cluster {
         let before = kept::load(&self.api.client(), NAMESPACE).await.unwrap();
         let cluster = settled(before.as_ref(), self.found().await.unwrap());
@@ -185,7 +185,7 @@ async fn changed_and_removed_facts_are_followed() {
     let now = world.start().await;
     assert_eq!(now.held, [""; 0]);
     world.delete_secret("openshift-config", "pull-secret").await;
-    assert_eq!(world.start().await.held, [""; 0], "there was none");
+    assert_eq!(world.start().await.held, [""; 0], "the logins were removed before");
 }
 
 /// Hosts must not continue without TLS or logins because the API server has a fault.
@@ -220,7 +220,7 @@ async fn an_operator_that_starts_in_the_middle_of_an_upgrade_waits_for_its_end()
         if has_stored {
             world.start().await;
         } else {
-            // As after an upgrade from a release of the operator that stored nothing.
+            // State after an upgrade from a release of the operator that stored nothing.
             world.api.objects(|objects| objects.put("nodes", json!(node)));
         }
         world.put("clusterversions", "", "version", progressing("True"));
@@ -260,8 +260,8 @@ async fn platform_and_vxlan_port_can_be_configured() {
     let mut world = World::new(false);
     let now = world.start().await;
     assert_eq!((now.platform, now.network), (Platform::None, Network::External));
-    let said = ["run", "--platform", "gcp", "--network", "ovn-hybrid", "--vxlan-port", "9898"];
-    let Run { platform, network, vxlan_port, .. } = Run::parse_from(said);
+    let arguments = ["run", "--platform", "gcp", "--network", "ovn-hybrid", "--vxlan-port", "9898"];
+    let Run { platform, network, vxlan_port, .. } = Run::parse_from(arguments);
     world.args = Run { network, vxlan_port, platform, ..world.args };
     let now = world.start().await;
     assert_eq!((now.platform, now.network), (Platform::Gcp, Network::OvnHybrid { vxlan_port: Some(9898) }));

@@ -30,7 +30,7 @@ pub(crate) enum ReleaseError {
     /// The facts of the cluster cannot be detected.
     #[error("{0}")]
     Cluster(#[from] ClusterError),
-    /// A file named on the command line cannot be used.
+    /// The file with the patch of kubelet's configuration cannot be used.
     #[error(
         "the file {path} of --kubelet-config-patch cannot be used as a patch of kubelet's configuration: {problem}; correct the file"
     )]
@@ -89,7 +89,7 @@ impl Release {
         &self.settings.logs
     }
 
-    /// Opens the payload, and checks that the services can be rendered.
+    /// Opens the payload and wicd, and checks that the services can be rendered.
     pub(crate) fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
         let settings = settings(args)?;
         let payload = Payload::open(&args.payload)?;
@@ -124,7 +124,8 @@ impl Release {
         render::render(&self.cluster, self.manifest(), &self.settings, template)
     }
 
-    /// Returns the manifest of the payload that fits the API server, or an empty one if none fits.
+    /// Returns the newest manifest of the payload that is not newer than the version of Kubernetes that nodes follow, otherwise the oldest manifest.
+    /// The manifest is empty if the payload has none.
     pub(crate) fn manifest(&self) -> &Manifest {
         static NOTHING: Manifest = Manifest { schema: 1, files: Vec::new() };
         self.payload.manifest(self.cluster.kubernetes_minor).unwrap_or(&NOTHING)
@@ -160,7 +161,7 @@ impl CurrentRelease {
         self.release.read().clone()
     }
 
-    /// Returns the reason why the facts that were read last are not in force.
+    /// Returns the reason why some or all of the facts that were read last are not in force.
     pub(crate) fn fault(&self) -> Option<Warning> {
         let of_all = self.fault.read().clone();
         of_all.or_else(|| warning(Reason::ClusterFactsInvalid, &self.get().cluster.held))
@@ -185,7 +186,7 @@ impl CurrentRelease {
         Some((Reason::ApiServerSilent, message))
     }
 
-    /// Returns a warning about the facts in force that do not reach hosts as they are configured.
+    /// Returns a warning about settings of the cluster that hosts do not get as they are configured.
     pub(crate) fn problems(&self) -> Option<Warning> {
         warning(Reason::ClusterFactsInvalid, &self.get().cluster.problems())
     }
@@ -210,7 +211,8 @@ impl CurrentRelease {
             }
             Err(error) => {
                 let message = format!(
-                    "the current facts of the cluster cannot be read or used, so the earlier ones stay in force: {error}"
+                    "the current settings of the cluster (such as its network, proxy, CA or registries) cannot be read or used, so hosts keep the earlier ones, and \
+                     the operator retries: {error}"
                 );
                 (false, Some((error.reason(), message)))
             }

@@ -74,7 +74,7 @@ pub(crate) enum SecretError {
 
 impl SecretError {
     /// Returns the reason for conditions and events.
-    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    #[expect(clippy::unused_self, reason = "like other error types, most of which have several reasons")]
     pub(crate) fn reason(&self) -> Reason {
         Reason::CredentialsUnavailable
     }

@@ -57,7 +57,7 @@ pub(crate) enum VersionError {
     },
     /// Other content is stored under the name, and cannot be replaced.
     #[error(
-        "the ConfigMap {name} is not used: {problem}. The operator could not replace it; delete it, and find the client that writes it"
+        "the ConfigMap {name} is not used: {problem}. The operator could not replace it, and retries: delete it, and find the client that writes it"
     )]
     Unverified {
         /// Name of the ConfigMap.
@@ -99,9 +99,9 @@ pub(crate) struct Versions {
     namespace: String,
     /// Reporter of replaced versions. `None` in a command that runs once, which replaces nothing.
     events: Option<Events>,
-    /// Cache of versions that were read. Content that matches its digest never changes.
+    /// Cache of versions that this process has read or stored. Content that matches its digest never changes.
     known: Mutex<HashMap<String, Known>>,
-    /// Lock that permits one writer of the Role with the versions that wicd may read.
+    /// Lock for the only writer of the Role with the versions that wicd may read.
     listing: tokio::sync::Mutex<()>,
 }
 
@@ -165,7 +165,7 @@ impl Versions {
     }
 
     /// Deletes unused versions of the operator that are older than `age`; a newer version may not be referenced yet. Restores needed versions that
-    /// another client has deleted or replaced.
+    /// this process has read or stored, and that another client has deleted or replaced.
     pub(crate) async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
         let mut live = self.live().await?;
@@ -229,7 +229,7 @@ impl Versions {
         Err(unverified(UnverifiedError::Differs))
     }
 
-    /// Deletes a ConfigMap whose content does not match its name, and reports an event.
+    /// Deletes a ConfigMap whose content does not match its name, and reports an event. Does nothing in a command that runs once.
     async fn discard(&self, config_map: &ConfigMap, problem: UnverifiedError) -> Result<(), VersionError> {
         // A command that runs once leaves this to the operator.
         let Some(events) = &self.events else { return Ok(()) };

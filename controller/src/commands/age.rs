@@ -1,4 +1,4 @@
-//! Ages in the format of kubectl, in which all commands show past times.
+//! Ages in the format of kubectl's columns.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Command `explain`: traces a node back to the inventory entry and the commit that list it.
+//! Command `explain`: traces a node to its inventory entry, and to the Git commit that last changed the entry.
 
 use anyhow::{Context as _, bail};
 use api::{
@@ -18,7 +18,8 @@ use crate::{
 /// Prints the chain of facts from the node to the commit.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a host of this name.
+/// Fails when there is no configuration for the API server, the API server refuses a request or does not answer, or there is no WindowsInstance of
+/// this name.
 pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
     let client = api_server::client(cluster).await?;
     let name = args.host.to_ascii_lowercase();
@@ -30,7 +31,9 @@ pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
         Api::all(client.clone()).get_opt(&name).await.with_context(|| format!("failed to get the Node {name}"))?;
     let Some(instance) = instance else {
         match node {
-            Some(_) => bail!("the Node {name} exists, but no pool has a host of this name"),
+            Some(_) => bail!(
+                "the operator does not manage the Node {name}, because there is no WindowsInstance of this name; see: kubectl get windowsinstances"
+            ),
             None => bail!("there is neither a Node nor a WindowsInstance {name}; see: kubectl get windowsinstances"),
         }
     };
@@ -103,7 +106,7 @@ fn describe_origin(origin: &Origin, chain: &mut Vec<Link>) {
         chain.push(("author", format!("{}, {}", commit.author, commit.time)));
         chain.push(("subject", commit.subject.clone()));
     } else if let Some(commit) = origin.revision.as_deref().and_then(commit) {
-        // For example from Flux, whose artifacts have no history.
+        // The revision is, for example, that of a Flux artifact, which has no history.
         chain.push(("commit", format!("{commit}, or an older one: the commit that changed the entry is not known")));
     }
 }

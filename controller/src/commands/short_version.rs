@@ -2,7 +2,7 @@
 
 use api::services_version::carried;
 
-/// Minimum number of digest digits that name a version: the usual length of a short hash in git.
+/// Minimum number of digest digits that name a version: the usual length of a short hash in Git.
 const FEWEST: usize = 7;
 
 /// Reports whether `name` denotes the version: by its whole name, or by the beginning of its digest, with or without the release before it.

@@ -105,12 +105,12 @@ impl ClusterState {
     }
 
     /// Returns the warning about the operator, if any, and the tree.
-    fn text(&self, look: Layout) -> String {
+    fn text(&self, layout: Layout) -> String {
         let mut text = String::new();
         if let Some(warning) = self.warning() {
-            write_wrapped(&mut text, "", "", warning, look.width);
+            write_wrapped(&mut text, "", "", warning, layout.width);
         }
-        text + &tree(&self.pools, self.now, look)
+        text + &tree(&self.pools, self.now, layout)
     }
 
     /// Returns the warning that no operator works, or that its state is unknown.
@@ -157,7 +157,7 @@ fn terminal() -> Option<(usize, usize)> {
     Some((usize::from(width.0), usize::from(height.0))).filter(|(columns, _)| *columns > 0)
 }
 
-/// State of the operator. While none works, all statuses are outdated.
+/// State of the operator. While no operator works, no status is updated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Operator {
     /// An operator holds the Lease and renews it.
@@ -190,7 +190,7 @@ fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now
     match lease.map(|lease| leader(lease, now)) {
         Ok(Ok(_)) => Operator::Leads,
         Ok(Err(problem)) => Operator::Missing(format!(
-            "NO OPERATOR WORKS: {place} {problem}. Nothing is being done, and the status below may be outdated. To find the cause: {remedy}."
+            "NO OPERATOR WORKS: {place} {problem}. Nodes keep running, but none is added, changed or repaired, and the status below may be outdated. Remedy: {remedy}."
         )),
         Err(error) => {
             Operator::Unknown(format!("Whether an operator works is not known: {place} cannot be read: {error}."))
@@ -454,7 +454,7 @@ fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) ->
     let is_fine = ready == "True" && status.failures.is_none() && status.operation.is_none() && !message.contains("; ");
     let next = status.failures.as_ref().and_then(|f| f.next_retry_time);
     if next.and_then(Time::known).is_some_and(|at| now.duration_since(at) > OVERDUE) {
-        message += " (that attempt is overdue)";
+        message += " (that attempt is overdue: check the operator with kubectl windows-node-pools check)";
     }
     Host {
         name: instance.name_any(),
@@ -498,21 +498,28 @@ fn exit(pools: &[Pool], operator: &Operator) -> u8 {
 }
 
 /// Returns the head and the text of a host's row.
-fn row(host: &Host, pool: &Pool, now: Timestamp, column: usize, with_version: bool, look: Layout) -> (String, String) {
+fn row(
+    host: &Host,
+    pool: &Pool,
+    now: Timestamp,
+    column: usize,
+    with_version: bool,
+    layout: Layout,
+) -> (String, String) {
     let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
     let version = match (with_version, &host.version) {
         (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
         (false, _) => String::new(),
     };
-    let address = if look.wide { format!("  {:15}", text::line(&host.address, 253)) } else { String::new() };
+    let address = if layout.wide { format!("  {:15}", text::line(&host.address, 253)) } else { String::new() };
     let since = host.since.and_then(Time::known).map(|at| format!(" (for {})", age(at, now)));
     let said = with_ages(&host.news(pool), now) + &since.filter(|_| !host.is_fine).unwrap_or_default();
-    let phase = look.paint(&format!("{phase:9}"), host.state().colour());
+    let phase = layout.paint(&format!("{phase:9}"), host.state().colour());
     (format!("{:column$}{address}  {phase}{version}", host.name), said)
 }
 
-fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
-    let Layout { wide, width, .. } = look;
+fn tree(pools: &[Pool], now: Timestamp, layout: Layout) -> String {
+    let Layout { wide, width, .. } = layout;
     if pools.is_empty() {
         return "There is no WindowsNodePool.\n".into();
     }
@@ -521,7 +528,7 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
         let old = if pool.observed { "" } else { "the operator has not observed the latest change; previous status: " };
         write_wrapped(
             &mut text,
-            &format!("{}  ", look.paint(&pool.name, pool.colour())),
+            &format!("{}  ", layout.paint(&pool.name, pool.colour())),
             "  ",
             &format!("{old}{}", with_ages(&pool.message, now)),
             width,
@@ -537,7 +544,7 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
         let column = names.map(|name| name.chars().count()).max().unwrap_or_default().min(40);
         let shown = pool.hosts.iter().filter(|host| !(folds && host.is_fine));
         let mut rows: Vec<(String, String)> =
-            shown.map(|host| row(host, pool, now, column, with_version || wide, look)).collect();
+            shown.map(|host| row(host, pool, now, column, with_version || wide, layout)).collect();
         for entry in &pool.refused {
             rows.push((format!("{:column$}  {:9}", entry.host, "Refused"), entry.message.clone()));
         }

@@ -7,7 +7,7 @@ use super::*;
 
 const NO_HOSTS: &[WindowsInstance] = &[];
 
-const fn look(wide: bool, width: usize) -> Layout {
+const fn layout(wide: bool, width: usize) -> Layout {
     Layout { wide, width, has_colours: false }
 }
 
@@ -70,10 +70,10 @@ yard  1 of 13 nodes Ready; 1 of 13 failed: gate-1: Connect: refused
 factory  1 of 1 nodes Ready
 └─ win-1  Ready
 ";
-    assert_eq!(tree(&pools, now(), look(false, 80)), expected);
-    let all = tree(&pools, now(), look(true, 80));
+    assert_eq!(tree(&pools, now(), layout(false, 80)), expected);
+    let all = tree(&pools, now(), layout(true, 80));
     assert!(all.contains("├─ ok-00 ") && all.contains("├─ ok-10 ") && !all.contains("more are Ready"), "{all}");
-    assert_eq!(tree(&[], now(), look(false, 80)), "There is no WindowsNodePool.\n");
+    assert_eq!(tree(&[], now(), layout(false, 80)), "There is no WindowsNodePool.\n");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_missing_operator_comes_first() {
     let (alive, dead, free) = (lease("a", 3), lease("a", 29), lease("", 3));
     for (about, lease, is_missing, words) in [
         ("it works", Ok(Some(&alive)), false, ""),
-        ("it died", Ok(Some(&dead)), true, "was renewed by a 29s ago, and lasts 15s"),
+        ("it died", Ok(Some(&dead)), true, "has expired: a renewed it 29s ago, and it is valid for 15s"),
         ("it has stopped", Ok(Some(&free)), true, "is held by no process"),
         ("there is none", Ok(None), true, "does not exist"),
         (
@@ -154,7 +154,7 @@ demo  2 of 2 nodes Ready, 1 updated
 └─ win-2  Ready      0.1.0-aaaaaaaa  to be updated (WaitingForApproval)
 ";
     let summary = summarize(&[changing.clone()], &hosts, now());
-    assert_eq!(tree(&summary, now(), look(false, 120)), expected);
+    assert_eq!(tree(&summary, now(), layout(false, 120)), expected);
     let shown = serde_json::to_value(&summary).unwrap();
     let host = &shown[0]["hosts"][1];
     assert_eq!(
@@ -164,16 +164,16 @@ demo  2 of 2 nodes Ready, 1 updated
     assert_eq!(host["failures"], 0);
 
     // In the wide layout, each line has the address.
-    let text = tree(&summary, now(), look(true, 120));
+    let text = tree(&summary, now(), layout(true, 120));
     assert!(text.contains("├─ win-1  10.0.0.1         Ready      0.1.0-bbbbbbbb\n"), "{text}");
 
     // Many Ready hosts are folded into one line for up-to-date and one for outdated hosts.
     hosts.extend((0..20).map(|n| of(&format!("more-{n:02}"), &old)));
-    let text = tree(&summarize(&[changing.clone()], &hosts, now()), now(), look(false, 120));
+    let text = tree(&summarize(&[changing.clone()], &hosts, now()), now(), layout(false, 120));
     assert!(text.ends_with("├─ 1 is Ready\n└─ 21 more are Ready, to be updated (WaitingForApproval)\n"), "{text}");
 
     changing.metadata.generation = Some(2);
-    let text = tree(&summarize(&[changing], &hosts, now()), now(), look(false, 120));
+    let text = tree(&summarize(&[changing], &hosts, now()), now(), layout(false, 120));
     assert!(
         text.starts_with("demo  the operator has not observed the latest change; previous status: 2 of 2"),
         "{text}"
@@ -293,8 +293,8 @@ fn colours_take_no_columns() {
         ],
         now(),
     );
-    let plain = tree(&pools, now(), look(false, 40));
-    let coloured = tree(&pools, now(), Layout { has_colours: true, ..look(false, 40) });
+    let plain = tree(&pools, now(), layout(false, 40));
+    let coloured = tree(&pools, now(), Layout { has_colours: true, ..layout(false, 40) });
     assert!(coloured.starts_with("\x1b[31myard\x1b[0m  1 of 2"), "{coloured:?}");
     assert!(
         coloured.contains("gate-1  \x1b[31mFailed   \x1b[0m") && coloured.contains("\x1b[32mReady"),

@@ -189,7 +189,7 @@ pub(crate) struct Process {
 pub(crate) struct ThisCluster {
     /// Clients and configuration of the cluster.
     reached: Cluster,
-    /// Id of the cluster. A host that is recorded as another cluster's is not changed.
+    /// Id of the cluster. The operator does not change a host whose record names another cluster.
     pub id: String,
 }
 

@@ -46,7 +46,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// request is always passed over would time out.
 const UNLIMITED: u16 = 0;
 /// Maximum number of requests that are decided at once, in order of arrival. Each decision takes two API calls, and the client limits its rate: more
-/// would only delay all other calls.
+/// decisions at once would only delay all other calls.
 const DECISIONS: usize = 128;
 /// Number of objects per page of the list. Each may have a megabyte.
 const PAGE: u32 = 50;
@@ -208,7 +208,7 @@ impl<H: Hosts> Approver<H> {
     /// Decides a request once a permit is free. Returns the verdict that the objects in the API server lead to, which was written if it decides the
     /// request. Returns `None` if the request is decided or has changed, its host has reached the limit of approvals, or the operator stops.
     async fn decide_in_turn(&self, csr: &CertificateSigningRequest, judged: &Verdict) -> kube::Result<Option<Verdict>> {
-        let Some(_place) = self.stop.run_until_cancelled(self.decisions.acquire()).await else { return Ok(None) };
+        let Some(_permit) = self.stop.run_until_cancelled(self.decisions.acquire()).await else { return Ok(None) };
         let request = {
             let mut index = self.index.lock();
             let is_allowed = match judged {

@@ -101,7 +101,7 @@ impl Index {
         self.firsts.extend(first);
     }
 
-    /// Returns the parsed request, which is parsed only once.
+    /// Returns the parsed request. Parses a request once for each UID.
     pub(super) fn request(&mut self, csr: &CertificateSigningRequest) -> Arc<Request> {
         let (name, uid) = (csr.name_any(), csr.uid());
         match self.read.get(&name) {

@@ -1,4 +1,4 @@
-//! Certificate requests of the operator itself: the first certificates of a host that it has just proven over SSH.
+//! Certificate requests of the operator itself: the first certificates of a host whose identity it has just proven over SSH.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use wnp_core::csr::{is_decided, request::Request};
 
 /// Time limit for a signer. kube-controller-manager takes milliseconds.
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Delay between the approval and the first check for the certificate. Doubles with each check, up to [`LAST_LOOK`].
+/// Delay between the approval and the first check for the certificate. Doubles with each check, up to [`LONGEST_LOOK`].
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// Maximum delay between two checks for the certificate.
-const LAST_LOOK: Duration = Duration::from_secs(2);
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to approve an object that other clients change.
 const APPROVAL_ATTEMPTS: usize = 5;
 /// Placeholder for the operator's user name in the check before posting. The API server sets the real one.
@@ -55,14 +55,18 @@ pub enum CsrError {
         source: Box<kube::Error>,
     },
     /// An object with the name of the request exists with other content.
-    #[error("certificate request {name} exists with other content; delete it: kubectl delete csr {name}")]
+    #[error(
+        "the host gets no certificate, because a certificate request {name} with other content exists. Delete it (kubectl delete csr \
+         {name}), and the operator retries"
+    )]
     NameTaken {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// The object was replaced during its approval.
+    /// The object was replaced before its certificate was issued.
     #[error(
-        "certificate request {name} was replaced by another during its approval: find the client that deletes and creates certificate requests"
+        "certificate request {name} was deleted and created again before its certificate was issued, and the operator does not use the other one. The \
+         operator retries; if this happens again, find the client that deletes and creates certificate requests"
     )]
     Replaced {
         /// Name of the `CertificateSigningRequest`.
@@ -70,7 +74,8 @@ pub enum CsrError {
     },
     /// The request was deleted before its certificate was issued.
     #[error(
-        "certificate request {name} was deleted before its certificate was issued: find the client that deletes certificate requests"
+        "certificate request {name} was deleted before its certificate was issued. The operator retries; if this happens again, find the client that \
+         deletes certificate requests"
     )]
     Deleted {
         /// Name of the `CertificateSigningRequest`.
@@ -79,7 +84,7 @@ pub enum CsrError {
     /// A client denied the request, or the signer failed it.
     #[error(
         "certificate request {name} has been denied or has failed: {message}. Find the client that denied it, or check the signers of \
-         kube-controller-manager"
+         kube-controller-manager. Then delete the request, so that the operator makes it again: kubectl delete csr {name}"
     )]
     NotIssued {
         /// Name of the `CertificateSigningRequest`.
@@ -89,14 +94,17 @@ pub enum CsrError {
     },
     /// The request is approved, but no signer has issued the certificate in time.
     #[error(
-        "certificate request {name} is approved but not issued after a minute: check that the signers of kube-controller-manager run"
+        "certificate request {name} is approved but not issued after a minute; the operator retries. Check that the signers of kube-controller-manager run"
     )]
     TimedOut {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
     /// The signer issued a certificate that does not match the request, or that cannot be used.
-    #[error("the certificate issued for certificate request {name} {what}: check the signer of this cluster")]
+    #[error(
+        "the operator does not use the certificate issued for certificate request {name}, because it {what}: check the signer of this cluster. Then \
+         delete the request, so that the operator makes it again: kubectl delete csr {name}"
+    )]
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.
         name: String,
@@ -144,11 +152,11 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
 /// same request finds the same object and certificate. Nothing is deleted: the cluster removes the object after an hour.
 ///
 /// # Errors
-/// [`CsrError::Refused`] when the verdict on the request is not an approval for this host and `kind`. [`CsrError::Api`] when
-/// the API server refuses a request or does not answer. [`CsrError::NameTaken`] when an object of the name exists with other
-/// content. [`CsrError::Replaced`] when another object takes its place. [`CsrError::NotIssued`] when it is denied or failed,
-/// [`CsrError::Deleted`] when it is deleted. [`CsrError::TimedOut`] when no signer issues it within a minute. [`CsrError::WrongCertificate`] when the
-/// certificate is not for the key and subject of the request, is that of a certificate authority, or has expired.
+/// [`CsrError::Refused`] when the verdict on the request is not an approval for this host and `kind`. [`CsrError::Api`] when the API server refuses a
+/// call or does not answer. [`CsrError::NameTaken`] when an object with the name exists and has other content. [`CsrError::Replaced`] when another
+/// object replaces the request. [`CsrError::NotIssued`] when the request is denied or has failed, and [`CsrError::Deleted`] when it is deleted.
+/// [`CsrError::TimedOut`] when no signer issues the certificate within a minute. [`CsrError::WrongCertificate`] when the certificate is not for the
+/// key and subject of the request, is that of a certificate authority, or has expired.
 pub async fn request_and_sign(
     client: Client,
     claim: &Claim,
@@ -230,7 +238,7 @@ async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result
         if certificate(&csr).is_some() || refusal(&csr).is_some() {
             return Ok(Some(csr));
         }
-        pause = (pause * 2).min(LAST_LOOK);
+        pause = (pause * 2).min(LONGEST_LOOK);
     }
 }
 
@@ -267,7 +275,11 @@ fn build(
         Verdict::Deny { reason, message } => Err(CsrError::Refused { reason, message }),
         Verdict::Wait { message, .. } => Err(CsrError::Refused { reason: Reason::CertificateNotIssued, message }),
         Verdict::NotOurs | Verdict::Queue { .. } | Verdict::Approve(_) => {
-            let message = format!("it is not a {} request of the node {}", kind.as_str(), claim.node_name);
+            let message = format!(
+                "it is not a {} request of the node {}; if this happens again, check whether another program changes files in C:\\k\\wicd on the host",
+                kind.as_str(),
+                claim.node_name
+            );
             Err(CsrError::Refused { reason: Reason::RequestDenied, message })
         }
     }

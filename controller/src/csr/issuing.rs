@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Time for which a decision is remembered. By then, the watch shows it.
+/// Time for which a decision is remembered. Afterwards, the watch has shown the decision.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// Requests that the approver must skip, although its cache shows them as undecided: a second decision on the same request costs a write, and causes

@@ -47,7 +47,8 @@ impl Rate {
         if count > LIMIT && self.warned.insert(requester.to_owned()) {
             warn!(
                 requester,
-                "the requester has more certificate requests than the operator handles in a minute; it handles the others later"
+                "the requester has more than {LIMIT} certificate requests in a minute; the operator handles the others later. If this lasts, look at the \
+                 requests: kubectl get csr"
             );
         }
         count <= LIMIT

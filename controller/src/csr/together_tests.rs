@@ -88,7 +88,7 @@ async fn each_request_is_approved_once_by_the_issuer_or_the_approver() {
     let own = OwnRequests { user: OPERATOR.into(), issuing: issuing.clone() };
     let again = ReevaluationTriggers { all: poke.clone(), ..ReevaluationTriggers::default() };
     let approver = tokio::spawn(run(api.client(), All(poke.clone()), revise, |_, _| (), own, again, stop.clone()));
-    until("the approver does what a host asks, and what an operator that died has left", || {
+    until("the approver approves the requests of the host and of the operator that crashed", || {
         patches(&orphan.name) == 1 && patches("renewal") == 1
     })
     .await;

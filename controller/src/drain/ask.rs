@@ -140,7 +140,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the candidates in order, starting after the pod at which the last pass ran out of time: none is starved.
+    /// Returns the candidates in order, starting after the pod at which the last pass stopped early, so that no pod is starved.
     fn after_last_time<'p>(&self, mut candidates: Vec<&'p Pod>) -> Vec<&'p Pod> {
         if let Some(last) = self.resume().remove(&self.drain.node.name_any()) {
             let start = candidates.partition_point(|pod| key(pod) <= last);
@@ -155,7 +155,7 @@ impl Pass<'_> {
     }
 }
 
-/// Reads the result of a request for a pod. A refusal is an answer, all other failures are errors.
+/// Reads the result of a request for a pod. A status from the API server is an answer, and any other failure is an error.
 fn read(result: Result<(), kube::Error>, verb: &str, target: &Target) -> Result<Answer, DrainError> {
     match result {
         Ok(()) => Ok(Answer::Evicting),

@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// Lists all pages.
+/// Lists all objects, page by page.
 pub(super) async fn list_all<K>(
     api: &Api<K>,
     params: ListParams,

@@ -27,7 +27,8 @@ pub(crate) async fn take_over_cordon(cordon: &Cordon, client: &Client, node: &No
     patch(client, node, "take over the cordon of", |node| cordon.take_over_patch(node)).await
 }
 
-/// Removes the cordon if it belongs to this operation alone and no annotation keeps it. A deleted Node is not an error.
+/// Gives up the cordon, if this operation holds it. The Node stays cordoned if another client had cordoned it before, or if an annotation keeps it
+/// cordoned. A deleted Node is not an error.
 pub(crate) async fn release_cordon(cordon: &Cordon, client: &Client, node: &Node) -> Result<(), DrainError> {
     match patch(client, node, "uncordon", |node| cordon.release_patch(node)).await {
         Ok(_) | Err(DrainError::NodeGone { .. }) => Ok(()),
@@ -62,7 +63,7 @@ async fn patch(
     Err(DrainError::CordonConflict { node: name })
 }
 
-/// Reads a Node again. Another Node with the same name counts as gone.
+/// Reads a Node again. Fails if the Node is gone, or another Node has its name.
 pub(super) async fn reread(client: &Client, node: &Node) -> Result<Node, DrainError> {
     let name = node.name_any();
     match Api::<Node>::all(client.clone()).get_opt(&name).await {

@@ -19,7 +19,7 @@ pub(crate) enum DrainError {
         source: Box<kube::Error>,
     },
     /// The API server did not answer within the time limit of a pass.
-    #[error("cannot {what}: the API calls of this pass of the drain took longer than {} s; the operator retries", .limit.as_secs())]
+    #[error("cannot {what}: the API server did not answer all requests of this attempt to drain the node within {} s; the operator retries. If this lasts, check the load of the API server", .limit.as_secs())]
     Slow {
         /// Request, for example "list the pods of node win-1".
         what: String,
@@ -37,7 +37,7 @@ pub(crate) enum DrainError {
     },
     /// The API server rejects the eviction. The pass continues with the other pods.
     #[error(
-        "the API server rejects the eviction of the pod {pod}: {message}; the operator retries. If the error stays, delete the pod by hand"
+        "the API server rejects the eviction of the pod {pod}: {message}; the operator retries. If the error persists, delete the pod by hand"
     )]
     EvictionRejected {
         /// `namespace/name` of the pod.
@@ -51,7 +51,7 @@ pub(crate) enum DrainError {
     NodeGone { node: String },
     /// The Node changed during every attempt to patch it, or lost its cordon in a drain that may not cordon it again.
     #[error(
-        "the cordon of the Node {node} could not be changed, because other clients change the Node at the same time; the operator retries"
+        "the cordon of the Node {node} could not be changed, because other clients change the Node at the same time; the operator retries. If this lasts, find the client that keeps changing the Node"
     )]
     CordonConflict { node: String },
     /// A pod rule has an invalid selector.

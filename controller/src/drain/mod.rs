@@ -87,7 +87,7 @@ pub(crate) enum State {
     Waiting,
     /// The deadline has passed, and the drain stops. Only with `OnTimeout::Abort`.
     TimedOut,
-    /// Eviction of a pod is not allowed under these options, so no pod was evicted. The blockers name the pod and the remedy.
+    /// Eviction of a pod is not allowed under these options, so this pass evicted no pod. The blockers name the pod and the remedy.
     Refused,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Drainer {
     client: Client,
     limits: Arc<limit::Limits>,
     budget: Duration,
-    /// Pod at which the last pass ran out of time, by node name. Only for fairness: without it, a pass starts at the first pod.
+    /// Pod at which the last pass stopped early, by node name. Only for fairness: without it, a pass starts at the first pod.
     resume: Arc<Mutex<HashMap<String, String>>>,
 }
 

@@ -244,10 +244,6 @@ impl<'a> Pass<'a> {
         if matches!(state, State::Drained | State::TimedOut) {
             self.resume().remove(&self.drain.node.name_any());
         }
-        if self.recordoned {
-            self.warnings
-                .push("another client uncordoned the node during the drain; the operator has cordoned it again".into());
-        }
         self.blockers.sort();
         self.blockers.dedup();
         self.blockers.truncate(MAX_BLOCKERS);
@@ -282,7 +278,7 @@ impl<'a> Pass<'a> {
             self.block(
                 pod,
                 &format!(
-                    "is still terminating, though its grace period ended at {}; check kubelet on the host",
+                    "is still terminating, though its grace period ended at {}; see C:\\var\\log\\kubelet on the host",
                     deletion.0
                 ),
             );
@@ -298,7 +294,8 @@ impl<'a> Pass<'a> {
                 }
                 EvictionDecision::Skip(Skip::DeletedLongAgo) => {
                     self.warnings.push(format!(
-                        "{target}: kubelet does not confirm the deletion of the pod; the drain no longer waits for it"
+                        "{target}: kubelet does not report, so nothing confirms that the pod has stopped; the drain no longer waits for it, and its containers may \
+                         still run on the host"
                     ));
                 }
                 _ => {}
@@ -339,7 +336,7 @@ impl<'a> Pass<'a> {
         Some(u32::try_from(seconds).unwrap_or(u32::MAX).max(1))
     }
 
-    /// Returns the pod at which the last pass of each node ran out of time.
+    /// Locks the record of the pod at which the last pass of each node stopped early.
     pub(super) fn resume(&self) -> parking_lot::MutexGuard<'_, HashMap<String, String>> {
         self.cx.resume.lock()
     }

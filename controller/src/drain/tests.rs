@@ -213,7 +213,7 @@ async fn two_budgets_are_a_blocker_in_either_wording() {
 }
 
 #[tokio::test]
-async fn a_terminating_or_missing_pod_is_no_blocker() {
+async fn a_terminating_or_missing_pod_is_not_a_blocker() {
     let terminating = json!({ "causes": [{ "reason": "NamespaceTerminating", "message": "going" }] });
     let cases = [
         failure(403, "Forbidden", "unable to create new content", terminating),
@@ -327,7 +327,7 @@ async fn terminating_pods_are_waited_for_and_named_once_overdue() {
     assert_eq!(
         progress.blockers,
         [
-            "shop/a: is still terminating, though its grace period ended at 2026-11-21T12:00:30Z; check kubelet on the host"
+            "shop/a: is still terminating, though its grace period ended at 2026-11-21T12:00:30Z; see C:\\var\\log\\kubelet on the host"
         ]
     );
     assert!(bed.evictions().is_empty());
@@ -340,7 +340,10 @@ async fn an_unreachable_node_is_not_waited_for() {
     assert_eq!(progress.state, State::Drained);
     assert_eq!(
         progress.warnings,
-        ["shop/a: kubelet does not confirm the deletion of the pod; the drain no longer waits for it"]
+        [
+            "shop/a: kubelet does not report, so nothing confirms that the pod has stopped; the drain no longer waits for it, and its containers may \
+             still run on the host"
+        ]
     );
 }
 
@@ -496,7 +499,7 @@ async fn volumes_of_pods_that_left_are_waited_for_and_those_of_pods_that_stay_ar
     assert_eq!((progress.state, progress.remaining), (State::Waiting, 0));
     assert_eq!(
         progress.blockers,
-        ["volume pv-1: disk.csi has not detached it from the node yet; if that lasts, check its CSI driver"]
+        ["volume pv-1: disk.csi has not detached it from the node yet; if this lasts, check the CSI driver"]
     );
 
     bed.at = 3600;

@@ -30,7 +30,7 @@ pub(super) async fn attached(
         let name = attachment.name_any();
         let volume = attachment.spec.source.persistent_volume_name.unwrap_or(name);
         format!(
-            "volume {volume}: {} has not detached it from the node yet; if that lasts, check its CSI driver",
+            "volume {volume}: {} has not detached it from the node yet; if this lasts, check the CSI driver",
             attachment.spec.attacher
         )
     };

@@ -63,7 +63,7 @@ struct Route {
     replies: VecDeque<Reply>,
 }
 
-/// Event that a test injects at a write.
+/// Fault that a test injects at a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtWrite {
     /// The write takes effect, but its client gets no answer.
@@ -77,9 +77,9 @@ pub(crate) enum AtWrite {
 #[derive(Default)]
 struct State {
     objects: Option<Objects>,
-    /// Number of writes so far that the script did not answer. Events do not count.
+    /// Number of writes so far that the script did not answer, without writes of Event objects.
     writes: usize,
-    /// Number of a later write, and the event at it.
+    /// Number of a later write, and the fault at that write.
     fault: Option<(usize, AtWrite)>,
     crashed: Arc<Notify>,
     routes: Vec<Route>,
@@ -108,13 +108,13 @@ impl FakeApi {
         with(self.0.lock().objects.as_mut().unwrap())
     }
 
-    /// Sets an event at the write with this number, counted from now and from 0.
+    /// Sets a fault at the write with this number, counted from now and from 0.
     pub(crate) fn at_write(&self, number: usize, what: AtWrite) {
         let mut state = self.0.lock();
         state.fault = Some((state.writes + number, what));
     }
 
-    /// Reports whether the write with an event has not happened yet.
+    /// Reports whether the write with the fault has not happened yet.
     pub(crate) fn is_still_to_come(&self) -> bool {
         self.0.lock().fault.is_some()
     }

@@ -1,5 +1,5 @@
-//! Objects of the fake API server. They are created, patched and deleted with those checks of a real one on which the operator relies (resource
-//! versions, preconditions, finalizers, subresources). A certificate request is signed when its approval is written.
+//! Objects of the fake API server. They are created, patched and deleted with those checks of a real API server on which the operator relies
+//! (resource versions, preconditions, finalizers, subresources). A certificate request is signed when it is approved.
 
 use std::collections::BTreeMap;
 
@@ -151,7 +151,7 @@ impl Objects {
             }
         }
         match subresource {
-            // Server-side apply removes fields that their owner applies no longer, and the operator owns the whole status.
+            // Server-side apply removes fields that their owner no longer applies, and the operator owns the whole status.
             Some("status") if call.content_type.contains("apply") => object["status"] = patch["status"].clone(),
             Some("status" | "approval") => merge(&mut object["status"], &patch["status"]),
             _ => {
@@ -164,7 +164,8 @@ impl Objects {
         if object != before {
             object = self.put(&key.0, object);
         }
-        if subresource == Some("approval") {
+        let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        if subresource == Some("approval") && conditions.any(|condition| condition["type"] == "Approved") {
             self.sign(key);
         }
         self.end(&object, |k| k == key);

@@ -1,5 +1,5 @@
-//! Verifies the host of a node soon after the address or the host key of its entry has changed, and before its removal. So an error in a list is
-//! reported while its author still remembers the change. Does not change the configuration of the host.
+//! Verifies the host of a node soon after the address or host key in its entry, or the IP address of its DNS name, has changed, and before its
+//! removal. So an error in a list is reported while its author still remembers the change. Does not change the configuration of the host.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -110,8 +110,8 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     if let Some(wait) = same.and_then(|f| until(f, scope.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
     }
-    let _one_of_few = match idle_session::take_slot(scope) {
-        Ok(place) => place,
+    let _slot = match idle_session::take_slot(scope) {
+        Ok(slot) => slot,
         Err(wait) => return Ok(Some(wait)),
     };
     let host = scope.instance.spec.host.clone();
@@ -148,11 +148,16 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
 fn unverified(known_key: Option<&str>, is_moved: bool, address: &str, port: i32) -> String {
     match known_key {
         Some(known) => {
-            format!("the entry of the host declares another host key than {known}, which the host showed before")
+            format!(
+                "the entry of the host declares another host key than the known one, {known}; the node stays as it is, and the operator retries"
+            )
         }
-        None if is_moved => format!("the new address {address} port {port} could not be verified"),
+        None if is_moved => format!(
+            "the host could not be verified at its new address {address} port {port}; the node stays as it is, and the operator retries"
+        ),
         None => format!(
-            "the name {address} resolves to another IP address than before, and the host could not be verified there"
+            "the name {address} resolves to another IP address than before, and the host could not be verified there; the node stays as it is, and the \
+             operator retries"
         ),
     }
 }

@@ -35,7 +35,7 @@ async fn address_checks_have_their_own_ssh_slots() {
     let taken: Vec<SshSlot> = (0..free).map_while(|_| bed.cx.hosts.looks.take("p")).collect();
     assert!(!taken.is_empty() && u32::try_from(taken.len()).unwrap() < free, "{} at once", taken.len());
     let mut scope = bed.scope(instance);
-    let wait = verify(&mut scope).await.unwrap().expect("it is verified without a place");
+    let wait = verify(&mut scope).await.unwrap().expect("it is verified without a slot");
     assert!(wait >= Duration::from_secs(10), "{wait:?}");
     assert_eq!(bed.host.stats().connections, connections);
     assert!(scope.status.address_failures.is_none(), "nothing has failed");
@@ -48,13 +48,18 @@ fn the_note_says_what_could_not_be_verified() {
         (
             Some("SHA256:a"),
             true,
-            "the entry of the host declares another host key than SHA256:a, which the host showed before",
+            "the entry of the host declares another host key than the known one, SHA256:a; the node stays as it is, and the operator retries",
         ),
-        (None, true, "the new address win-1 port 22 could not be verified"),
+        (
+            None,
+            true,
+            "the host could not be verified at its new address win-1 port 22; the node stays as it is, and the operator retries",
+        ),
         (
             None,
             false,
-            "the name win-1 resolves to another IP address than before, and the host could not be verified there",
+            "the name win-1 resolves to another IP address than before, and the host could not be verified there; the node stays as it is, and the \
+             operator retries",
         ),
     ] {
         assert_eq!(unverified(known_key, is_moved, "win-1", 22), expected);

@@ -36,12 +36,12 @@ const ANSWER: Duration = Duration::from_mins(2);
 /// Returns the claim of an instance with this status, for a certificate request that the operator itself creates for the host.
 pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
     let reserved = Reserved::of(&cx.hosts.release.get().cluster, cx.process.args.loopback_hosts);
-    claims::claim(instance, status, &cx.beside(instance, status, &reserved, &Neighbours::default(), None))
+    claims::claim(instance, status, &cx.claim_inputs(instance, status, &reserved, &Neighbours::default(), None))
 }
 
 impl Base {
     /// Returns the inputs of a claim beyond the instance and its status. `node` is the Node of the host, if it exists and the claim depends on it.
-    fn beside<'a>(
+    fn claim_inputs<'a>(
         &'a self,
         instance: &WindowsInstance,
         status: &WindowsInstanceStatus,
@@ -92,8 +92,8 @@ impl csr::Hosts for Hosts {
         };
         let none = WindowsInstanceStatus::default();
         let status = instance.status.as_ref().unwrap_or(&none);
-        let beside = self.cx.beside(&instance, status, &self.reserved, &neighbours, node.as_deref());
-        Some(claims::claim(&instance, status, &beside))
+        let inputs = self.cx.claim_inputs(&instance, status, &self.reserved, &neighbours, node.as_deref());
+        Some(claims::claim(&instance, status, &inputs))
     }
 
     /// Returns the claim of a host, confirmed with its Node in the API server. Returns `None` if the Node is not a Windows Node, or if the host was
@@ -118,8 +118,8 @@ impl csr::Hosts for Hosts {
             NodeOwner::Others(_) if status.proven_address.is_some() => return Ok(None),
             _ => {}
         }
-        let beside = self.cx.beside(&instance, status, &self.reserved, &neighbours, node.as_ref());
-        Ok(Some(claims::claim(&instance, status, &beside)))
+        let inputs = self.cx.claim_inputs(&instance, status, &self.reserved, &neighbours, node.as_ref());
+        Ok(Some(claims::claim(&instance, status, &inputs)))
     }
 }
 
@@ -131,7 +131,9 @@ type Gathered = Result<Arc<Neighbours>, Failed>;
 
 /// Failure to list the Nodes of other operating systems.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("failed to list the Nodes of other operating systems, so requests for serving certificates wait: {0}")]
+#[error(
+    "failed to list the Nodes of other operating systems, so requests for serving certificates wait, and the operator retries: {0}"
+)]
 struct Failed(String);
 
 impl Recent {

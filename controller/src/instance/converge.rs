@@ -26,8 +26,7 @@ use wnp_core::{
 
 /// Result of bringing a host closer to its target.
 pub(super) enum Converged {
-    /// The host follows the target and its Node is Ready, or all that remains is a requested restart with a grant of its own. A restart may also be
-    /// requested for a Ready Node.
+    /// The host follows the target and its Node is Ready, or the change is in place and only a requested restart is left, which needs its own grant.
     Works(Option<Arc<Node>>),
     /// The joining host turns out to be a node already.
     AlreadyNode(FoundNode),

@@ -88,7 +88,7 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     }
     match &mut scope.status.record().operation {
         // A drain has begun, so the node was cordoned before.
-        Some(operation) if operation.drain.is_some() => lifted(scope, clock::now()),
+        Some(operation) if operation.drain.is_some() => record_lost_cordon(scope, clock::now()),
         Some(operation) => {
             operation.pre_cordoned = Cordon::plan(node, operation.id.clone()).pre_cordoned;
         }
@@ -113,7 +113,7 @@ async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
 
 /// Records and reports that the node lost its cordon during the drain: another client uncordoned it, or its Node was created again. The new cordon
 /// belongs to the operator, whoever owned the old one, and the scheduler gets time to observe the new one.
-fn lifted(scope: &mut Scope, now: Timestamp) {
+fn record_lost_cordon(scope: &mut Scope, now: Timestamp) {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.pre_cordoned = false;
         if let Some(drain) = &mut operation.drain {
@@ -172,7 +172,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         status.blockers.clone_from(&progress.blockers);
     }
     if progress.recordoned {
-        lifted(scope, now);
+        record_lost_cordon(scope, now);
     }
     for warning in by_text(&progress.warnings) {
         scope.say(EventReason::DrainWarning, "Drain", &warning);
@@ -187,7 +187,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     match progress.state {
         State::Drained => return Ok(None),
         State::TimedOut => {
-            // No pod is evicted after the timeout: the blockers are those of the last pass.
+            // No pod is evicted after the timeout: the blockers are those of the previous pass.
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
@@ -207,11 +207,15 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         (1, true) => "1 pod left".to_string(),
         (n, true) => format!("{n} pods left"),
         (0, false) => format!("no pod left; {blockers}"),
-        (n, false) => format!("{n} left; {blockers}"),
+        (n, false) => format!("pods left: {n}; {blockers}"),
     };
     // The same blockers are reported once; the number of remaining pods would make each pass a new event.
     if !blockers.is_empty() {
-        let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
+        let overdue = if progress.overdue {
+            "; the drain takes longer than drain.timeoutSeconds, and the operator continues it"
+        } else {
+            ""
+        };
         node_events::say(scope, EventReason::DrainBlocked, "Drain", &format!("{blockers}{overdue}"));
     }
     scope.enter_step(Step::Drain, &what).await?;

@@ -53,7 +53,9 @@ pub(crate) enum StepError {
     Version(#[from] VersionError),
     /// A version is not stored, or was not created by this operator.
     #[error(
-        "the ConfigMap windows-services-{version} does not exist or was not written by this operator, so the host cannot change to this version: find the client that deleted or replaced it"
+        "the ConfigMap windows-services-{version} in the operator's namespace does not exist or was not written by this operator, so the operator \
+         cannot bring the host to this version. The operator retries, and stores the ConfigMap again if it still has the content. If this lasts, \
+         restore the ConfigMap from a backup, and find the client that deleted or replaced it"
     )]
     NoVersion { version: String },
     /// The drain failed.
@@ -123,21 +125,22 @@ pub(crate) enum StepError {
     NodeRefused { name: String, why: String },
     /// The Node was deleted during a change, and has not been registered again.
     #[error(
-        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again within {seconds} s; see \
-         C:\\var\\log\\kubelet on the host"
+        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again within {seconds} s; the \
+         operator retries. If this lasts, see C:\\var\\log\\kubelet on the host"
     )]
     NodeDeleted { name: String, seconds: u64 },
-    /// No file has the line of the key that the host accepts.
+    /// None of the files with authorized keys has the line of the key that the host accepts.
     #[error(
-        "the host accepts the key {key}, but none of the files {files} has its line; add the public key of the first private key in the list to the \
-         file from which the SSH server of the host reads keys"
+        "the operator cannot replace the SSH key {key}, which the host accepts, because none of the files {files} contains it: add the public key of \
+         the first private key in ssh.privateKeySecretRefs to the file from which the SSH server of the host reads keys (AuthorizedKeysFile in \
+         sshd_config). Until then, the operator logs in with the old key"
     )]
     KeyLineNotFound { key: String, files: String },
     /// User data of another operator may write the accepted key again at each start of the host.
     #[error(
-        "the Machine {machine} was not set up by this operator, so its user data may write the key {key} again at each start of the host: keep that \
-         key in the list of private keys. To get a host with the first key of the list, store that key in the Secret cloud-private-key and delete \
-         the Machine, so that its MachineSet creates another one (docs/guide/maintenance.md#machines)"
+        "the operator does not replace the SSH key {key} of the host: the user data of the Machine {machine}, which this operator did not set up, may \
+         write this key again at each start. Keep the key in the list of private keys; or, to get a host with the first key of the list, store that \
+         key in the Secret cloud-private-key and delete the Machine, so that its MachineSet creates another one (docs/guide/maintenance.md#machines)"
     )]
     KeyOfUserData {
         /// `<namespace>/<name>` of the Machine.
@@ -146,25 +149,26 @@ pub(crate) enum StepError {
     },
     /// The host does not accept the new key, although it was added next to the accepted one.
     #[error(
-        "the host does not accept the key {key}, although it is now in {files}: check the permissions of the file, and the event log \
-         OpenSSH/Operational of the host"
+        "the host does not accept the key {key}, although it is now in {files}, so the operator logs in with the old key: check the permissions of \
+         the file, and the event log OpenSSH/Operational of the host"
     )]
     KeyNotTaken { key: String, files: String },
     /// The image is missing, although the host reports no error.
     #[error(
-        "the image {image} is missing on the host, although the host had it before or reported no error of its pull; check whether another program \
-         on the host deletes images"
+        "the image {image} is missing on the host, although the host had it before or reported no error of its pull; the operator pulls it again later. \
+         If this happens again, check whether another program on the host deletes images"
     )]
     ImageNotKept { image: String },
     /// The host did not answer in time after its restart.
     #[error(
-        "the SSH server of the host did not answer within {minutes} min after the operator requested the restart; check the console of the host"
+        "the SSH server of the host did not answer within {minutes} min after the operator requested the restart; the operator keeps \
+         trying. Check the console of the host"
     )]
     NotRestarted { minutes: u64 },
     /// The host answers, but has not restarted in time.
     #[error(
-        "the host answers, but has not restarted within {minutes} min after the operator requested it; restart the host by hand, and see the event \
-         log System of the host"
+        "the host answers, but has not restarted within {minutes} min after the operator requested it; restart the host by hand, and the operator \
+         continues. The event log System of the host may show the cause"
     )]
     StillRunning { minutes: u64 },
 }
@@ -178,7 +182,9 @@ impl From<SshError> for StepError {
 impl From<WmcoHostKeysError> for StepError {
     fn from(error: WmcoHostKeysError) -> Self {
         match error {
-            WmcoHostKeysError::Api(source) => Self::Api { doing: "get the known host keys", source },
+            WmcoHostKeysError::Api(source) => {
+                Self::Api { doing: "get the ConfigMap windows-ssh-host-keys with known host keys", source }
+            }
             WmcoHostKeysError::Key(problem) => Self::HostKey(problem),
         }
     }
@@ -328,7 +334,11 @@ mod tests {
             (ssh(lost_jump_host()), Cluster),
             (ssh(SshError::JumpHostKeyMismatch { jump_host: address(), expected: text(), offered: text() }), Cluster),
             (
-                ssh(SshError::JumpHostAuthenticationFailed { jump_host: address(), username: text(), tried: text() }),
+                ssh(SshError::JumpHostAuthenticationFailed {
+                    jump_host: address(),
+                    username: text(),
+                    tried: Vec::new(),
+                }),
                 Cluster,
             ),
             (

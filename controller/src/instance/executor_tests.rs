@@ -1,5 +1,5 @@
-//! Tests of whole host operations against the objects of an API server and a simulated host, in milliseconds. The tests interrupt and overtake
-//! operations at each write, remove hosts during the join, and cut connections at many points.
+//! Tests of whole host operations against the objects of an API server and a simulated host. The tests interrupt and overtake operations at each
+//! write, remove hosts during the join, and cut connections at many points.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -184,7 +184,7 @@ impl World {
         });
     }
 
-    /// Reports whether the host is a working node of this version that accepts pods.
+    /// Reports whether the host is a node of this version, has no operation, and is not cordoned.
     pub(super) fn follows(&self, version: &str) -> bool {
         let (Some(instance), Some(node)) = (self.instance(), self.node()) else { return false };
         instance["status"]["currentVersion"] == version
@@ -193,7 +193,7 @@ impl World {
             && !is_cordoned(&node)
     }
 
-    /// Reports whether host and cluster are clean.
+    /// Reports whether the instance, the Node and the operator's files on the host are gone.
     pub(super) fn is_gone(&self) -> bool {
         let on_host =
             |file: &str| self.bed.host.drive_c().join(file.trim_start_matches(r"C:\").replace('\\', "/")).exists();
@@ -285,7 +285,7 @@ pub(super) fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
-/// Runs an operation with an event at its first write, its second, and so on, until it has no more writes.
+/// Runs an operation with this interruption at its first write, then at its second, and so on, until it has no more writes.
 async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
     let ended = AtomicBool::new(false);
     let with_number = async |number: usize| {

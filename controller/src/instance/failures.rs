@@ -53,8 +53,8 @@ impl Scope {
         (failures, wait)
     }
 
-    /// Returns the message of the error. For a removal whose host cannot be cleaned, adds how a user can end it. A lost jump host is no reason to
-    /// abandon the hosts behind it.
+    /// Returns the message of the error. If the host of a removal cannot be reached or deconfigured, adds how a user can end the removal. A lost jump
+    /// host is not a reason to abandon the hosts behind it.
     fn message_with_remedy(&self, error: &StepError) -> String {
         if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
             return error.to_string();

@@ -1,5 +1,5 @@
-//! Conditions of a host between operations. Contacts a host at once when its kubelet stops reporting or reports again, and detects a wicd that has
-//! stopped reporting. Does not change the configuration of the host.
+//! Conditions of a host between operations, and after a failed attempt. Contacts a host soon after its kubelet stops reporting or reports again, and
+//! detects a wicd that has stopped reporting. Does not change the configuration of the host.
 
 use std::time::{Duration, Instant};
 
@@ -39,8 +39,8 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     if !is_untried(&scope.status) {
         return Ok(None);
     }
-    let _one_of_few = match idle_session::take_slot(scope) {
-        Ok(place) => place,
+    let _slot = match idle_session::take_slot(scope) {
+        Ok(slot) => slot,
         Err(wait) => return Ok(Some(wait)),
     };
     let address = scope.instance.spec.host.address.clone();

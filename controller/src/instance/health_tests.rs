@@ -137,7 +137,7 @@ async fn a_wrong_host_key_in_an_entry_is_reported_at_once() {
 
 /// A stopped wicd reports nothing, while everything else looks healthy.
 #[tokio::test]
-async fn a_wicd_that_reports_nothing_is_missed() {
+async fn a_wicd_that_stops_reporting_gets_a_condition() {
     let bed = Bed::new().await;
     let mut scope = bed.scope_with(&status(&bed, &[], &json!({})));
     let node = |ready: &str, reported: Option<&str>| -> Node {

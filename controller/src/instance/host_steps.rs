@@ -1,4 +1,4 @@
-//! Steps over a connection to a host, one function each. [`converge`](super::converge) decides their order.
+//! Steps over a connection to a host, one function each. The callers decide their order.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -138,8 +138,8 @@ fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     }
 }
 
-/// Records the boot ID that the restart of this operation must end, if the operation restarts the host. So it restarts the host only once, even if
-/// the cause of the restart remains.
+/// Records the ID of the boot that the restart of this operation must end, if the operation restarts the host. So the operation restarts the host
+/// only once, even if the cause of the restart remains.
 fn note_boot(scope: &mut Scope, state: &HostState) {
     let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
     if let Some(operation) =
@@ -153,7 +153,7 @@ fn must_restart(operation: &Operation, state: &HostState) -> bool {
     operation.must_restart() || is_restart_due(operation.type_, &state.restart_causes)
 }
 
-/// Checks the facts that the host reports before they are trusted, and before the host is changed.
+/// Checks and records the facts that the host reports, and proves the identity of the host, before the host is changed.
 fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
     let host = scope.instance.spec.host.clone();
@@ -196,7 +196,7 @@ fn preflight(scope: &mut Scope, target: &Target, cluster: &Cluster, state: &Host
     Ok(found?)
 }
 
-/// Returns the space that missing files take on the host in bytes, compressed and unpacked.
+/// Returns the space in bytes that the missing files take on the host: both the compressed and the unpacked files.
 fn space(files: &[payload::File], state: &HostState) -> u64 {
     let missing = files.iter().filter(|f| state.missing.contains(&f.sha256));
     missing.map(|f| f.compressed_size + f.size).sum()
@@ -327,8 +327,8 @@ pub(super) async fn configure(
 /// Returns the error of a host that reports success without the files and the configuration of the version.
 fn not_placed(version: &str) -> RemoteError {
     let message = format!(
-        "wicd on the host reported success, but the host does not have the configuration of version {}; check whether another program changes files \
-         in C:\\k\\wicd",
+        "wicd on the host reported success, but the host does not have the configuration of version {}; the operator retries. If this lasts, check \
+         whether another program changes files in C:\\k\\wicd",
         short(version)
     );
     RemoteError::Host { reason: Reason::HostFilesChanged, message }
@@ -387,7 +387,7 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
     Ok(())
 }
 
-/// Sends the issued certificates to the host, and starts the services. `no_node` is true if the host has no Node yet.
+/// Sends the issued certificates to the host, and starts the services. `no_node` is true if the host has no Node.
 pub(super) async fn start(
     scope: &mut Scope,
     session: &Session,

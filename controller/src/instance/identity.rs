@@ -75,7 +75,7 @@ fn address_and_key_changed(scope: &Scope, session: &Session) -> bool {
     moved && other_key && !is_allowed
 }
 
-/// Returns the proof that the Node belongs to the host. `reached` is the address of the connection.
+/// Returns whether the Node with the host's name is proven to belong to the host. `reached` is the address of the connection.
 fn node_proof(scope: &Scope, reached: IpAddr) -> NodeProof {
     let Some(node) = scope.cx.node(&scope.name()) else { return NodeProof::Missing };
     let mut evidence = scope.evidence();
@@ -93,7 +93,7 @@ fn others(scope: &Scope, found: &Found) -> Others {
         let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
         !found.machine_id.is_empty() && facts.is_some_and(|f| f.machine_id == found.machine_id)
     };
-    // Of two instances for the same host, exactly one continues: the one with a node, otherwise the first by name.
+    // Of two instances for the same host, at most one continues: the one with a node, otherwise the first by name.
     let first = |other: &WindowsInstance| {
         let joined = other.status.as_ref().is_some_and(|s| s.current_version.is_some() || s.node_ref.is_some());
         joined || other.name_any() < name
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, CLUSTER};
 
-    /// A host is recognised by its machine ID at any address. Otherwise, wicd would treat the node name in the record on the host as obsolete.
+    /// A host is recognized by its machine ID at any address. Otherwise, wicd would treat the node name in the record on the host as obsolete.
     #[tokio::test]
     async fn a_host_with_an_instance_of_another_name_is_recognized() {
         let mut bed = Bed::with_objects().await;

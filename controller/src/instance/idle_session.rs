@@ -62,7 +62,8 @@ pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepEr
     Ok(Session::open(&scope.cx.hosts.operator, &login, &host.name, &operation, Some(Box::new(slot))).await?)
 }
 
-/// Queries the facts of the host, and identifies the host. Fails if it is neither the expected one nor known to belong to another owner.
+/// Queries the facts of the host, and identifies the host. Fails if it is not the expected host. Only for [`Purpose::Remove`] without a Node, returns
+/// [`Identity::OtherOwner`] for the host of another owner instead.
 pub(super) async fn ask(
     scope: &mut Scope,
     session: &mut Session,

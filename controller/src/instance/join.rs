@@ -15,7 +15,7 @@ use super::{
 use crate::runtime::events::EventReason;
 use wnp_core::node::reference;
 
-/// Continues the join of a host, until it is a node or a wait is needed.
+/// Begins or continues the join of a host, until it is a node or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     // Images that were pulled earlier may be missing: the host may be another machine, or have a new containerd.

@@ -35,8 +35,8 @@ pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
 /// Writes the state of the operation to the Node, if it differs. Returns true if the state was written, or if the write failed because the Node has
 /// changed: the Node must then be observed again.
 ///
-/// The write is bound to the Node's `resourceVersion`. So a request made in the state `Drained` either prevents the hand-back, or comes after it and
-/// no longer finds `Drained`.
+/// The write is bound to the Node's `resourceVersion`. So a request that is made in the state `Drained` either prevents the node's return to use, or
+/// comes after that return and no longer finds `Drained`.
 pub(super) async fn show(scope: &Scope, node: &Node, seen: &ObservedChange) -> Result<bool, StepError> {
     let Some(state) = seen.maintenance_state() else { return Ok(false) };
     write(scope, node, Some(state)).await
@@ -86,7 +86,8 @@ async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> R
     let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let patch = json!({"metadata": {
         "uid": node.metadata.uid,
-        // Only the operator writes the state, so its removal cannot overwrite another client's change. After a conflict, a released Node would keep it.
+        // Only the operator writes the state, so its removal cannot overwrite another client's change. After a conflict, a released Node would keep
+        // the state.
         "resourceVersion": word.and(node.metadata.resource_version.as_ref()),
         "annotations": {key::MAINTENANCE_STATE: word},
     }});
@@ -124,7 +125,7 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
 pub(super) fn note_uncordon(scope: &Scope) {
     let note = format!(
         "the node in maintenance is no longer cordoned, because another client uncordoned it or its Node was created again; the operator cordons it \
-         again. To end the maintenance, remove the annotation {}",
+         again. To end the maintenance, remove the annotation {}, or set it to false on the WindowsInstance if the host requests the maintenance",
         key::MAINTENANCE
     );
     scope.say(EventReason::ExternalUncordon, "Maintenance", &note);

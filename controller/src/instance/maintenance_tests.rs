@@ -260,7 +260,7 @@ async fn a_node_that_is_released_in_its_maintenance_does_not_look_drained() {
     let (mut world, _) = node_to_maintain().await;
     wait_until_drained(&mut world).await;
     world.edit(|i| {
-        i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "its pool lets it go"});
+        i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "its pool releases it"});
         i["spec"]["grant"] = grant("orphan-1", GrantType::Orphan, &json!({}));
     });
     let is_released = |w: &World| {

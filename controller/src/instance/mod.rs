@@ -187,8 +187,8 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     }
     remove::take_back(scope).await?;
     // While wicd may get no certificate, no operation begins that would stop halfway. A change of the pool's status triggers the next reconcile.
-    let held = scope.cx.wicd.rights.problem().filter(|_| scope.status.operation.is_none());
-    let grant = grant.filter(|g| held.is_none() || g.type_ == GrantType::RotateKey);
+    let rights_problem = scope.cx.wicd.rights.problem().filter(|_| scope.status.operation.is_none());
+    let grant = grant.filter(|g| rights_problem.is_none() || g.type_ == GrantType::RotateKey);
     if scope.status.current_version.is_some() {
         return node(scope, grant).await;
     }
@@ -199,10 +199,10 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         Some(grant) => join::run(scope, &grant).await,
         None if scope.status.failures.is_some() => Ok(requeue(scope.until_pause_ends())),
         None => {
-            if let Some(rest) = undecided_for(scope) {
-                return Ok(Action::requeue(rest));
+            if let Some(remaining) = undecided_for(scope) {
+                return Ok(Action::requeue(remaining));
             }
-            let wait = Idle { lacks_policies: held.is_some(), ..idle(scope) }.wait(&scope.name());
+            let wait = Idle { lacks_policies: rights_problem.is_some(), ..idle(scope) }.wait(&scope.name());
             scope.set_conditions(&Situation::Waiting { leaving: false, why: &wait.message });
             Ok(requeue(scope.until_pause_ends()))
         }
@@ -213,10 +213,10 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
 fn undecided_for(scope: &Scope) -> Option<Duration> {
     let created = scope.instance.creation_timestamp().filter(|_| scope.status.conditions.is_empty())?;
     let age = Duration::try_from(clock::now().duration_since(created.0)).unwrap_or_default();
-    scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
+    scope.cx.process.args.show_step_after.checked_sub(age).filter(|remaining| !remaining.is_zero())
 }
 
-/// Returns the observed obstacles of a host without a grant.
+/// Returns the observations that explain why no operation begins on the host.
 fn idle(scope: &Scope) -> Idle {
     let node = scope.cx.node(&scope.name());
     Idle {
@@ -252,8 +252,8 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
         return remove::vanished(scope).await;
     }
     // A released host is neither changed nor contacted.
-    let lets_go = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
-    if is_alone && !lets_go && restored::is_lost(scope) {
+    let is_released = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
+    if is_alone && !is_released && restored::is_lost(scope) {
         if let Some(wait) = scope.retry_after() {
             return Ok(Action::requeue(wait));
         }
@@ -268,7 +268,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
     }
     match &grant {
         // A released host is not changed, so earlier failures cause no wait.
-        Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(scope, grant).await,
+        Some(grant) if grant.type_ == GrantType::Orphan => return remove::release(scope, grant).await,
         Some(grant) if grant.type_ == GrantType::Remove => {
             if let Some(wait) = scope.retry_after() {
                 return Ok(Action::requeue(wait));
@@ -278,8 +278,8 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
         _ => remove::take_back(scope).await?,
     }
     if scope.status.current_version.is_some() {
-        let begun = scope.status.operation.as_ref().map(|o| o.id.clone());
-        let action = node(scope, grant.filter(|g| g.type_.is_change() && Some(&g.id) == begun.as_ref())).await?;
+        let operation_id = scope.status.operation.as_ref().map(|o| o.id.clone());
+        let action = node(scope, grant.filter(|g| g.type_.is_change() && Some(&g.id) == operation_id.as_ref())).await?;
         if scope.status.operation.is_some() {
             return Ok(action);
         }
@@ -343,13 +343,13 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     }
 }
 
-/// Returns an action that reconciles again after this time, and on any change.
+/// Returns the action that reconciles again on any change, and after this time if there is one.
 fn requeue(again: Option<Duration>) -> Action {
     again.map_or_else(Action::await_change, Action::requeue)
 }
 
-/// Adopts the version that wicd reports in the Node, if it is one of this operator. The host's report is more reliable than the status, which may be
-/// outdated, for example after a restore of the cluster's data from a backup.
+/// Adopts the version that wicd reports in the Node, if this operator has stored that version. The host's report is more reliable than the status,
+/// which may be outdated, for example after a restore of the cluster's data from a backup.
 async fn adopt_reported_version(scope: &mut Scope) {
     let Some(node) = scope.cx.node(&scope.name()) else { return };
     let Some(follows) = node.annotations().get(key::VERSION).filter(|_| scope.is_recorded(&node)) else { return };
@@ -368,8 +368,8 @@ async fn adopt_reported_version(scope: &mut Scope) {
     scope.say(EventReason::VersionCorrected, "Keep", &note);
 }
 
-/// Keeps the desired metadata in the Node of a host without an operation, and reports its health. Returns the time after which the host is reconciled
-/// again even without a change.
+/// Keeps the desired metadata in the Node of a host without an operation, and reports the state of the host. Contacts the host if its address has
+/// changed, or if it is unknown whether the host answers. Returns the time after which the host is reconciled again even without a change.
 async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     // A user may request another attempt of a failed version.
     let _ = scope.retry_after();
@@ -492,7 +492,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
         scope.remove_condition(kind::REBOOT_REQUIRED);
     }
     let Some(drift) = node.annotations().get(key::DRIFT) else { return scope.remove_condition(kind::DRIFTED) };
-    // The host provides this text, so it is sanitised.
+    // The host provides this text, so it is sanitized.
     let drift = facts::message(drift);
     if scope.set_condition(kind::DRIFTED, Status::True, Reason::Drifted, &drift).as_ref() != Some(&drift) {
         scope.cx.process.metrics.drift.inc();

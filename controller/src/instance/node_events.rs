@@ -61,10 +61,10 @@ fn cause(operation: &Operation, instance: &WindowsInstance, request: Option<&str
     let to = short(operation.to_version.as_deref().unwrap_or("unknown"));
     match (operation.type_, from, request) {
         (GrantType::Update, ..) if operation.rolling_back => {
-            format!("its new version does not work, and pool {pool} returns it to version {to}")
+            format!("the new version does not work on the node, and pool {pool} returns the node to version {to}")
         }
         (GrantType::Update, Some(from), _) if from != to => {
-            format!("pool {pool} changes it from version {from} to {to}")
+            format!("pool {pool} changes the node from version {from} to {to}")
         }
         (GrantType::Update, _, _) => format!("pool {pool} applies version {to}"),
         (GrantType::Reboot, _, _) => "the host must be restarted".to_owned(),
@@ -88,10 +88,10 @@ mod tests {
     fn the_cause_names_the_pool_and_the_version() {
         use GrantType::{Maintenance, Reboot, Remove, Repair, Update};
         let why = "hosts/a.json no longer lists it";
-        let returns = "its new version does not work, and pool p returns it to version 1";
+        let returns = "the new version does not work on the node, and pool p returns the node to version 1";
         let leaves = "the host leaves pool p: hosts/a.json no longer lists it";
         for (type_, from, to, rolling_back, why, request, expected) in [
-            (Update, Some("1"), Some("2"), false, None, None, "pool p changes it from version 1 to 2"),
+            (Update, Some("1"), Some("2"), false, None, None, "pool p changes the node from version 1 to 2"),
             (Update, Some("2"), Some("2"), false, None, None, "pool p applies version 2"),
             (Update, Some("1"), Some("1"), true, None, None, returns),
             (Reboot, Some("1"), Some("1"), false, None, None, "the host must be restarted"),

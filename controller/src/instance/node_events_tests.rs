@@ -36,7 +36,7 @@ async fn operations_that_disturb_a_node_report_events_on_it() {
             "a change with a drain",
             update(json!({"disruption": "Drain"})),
             &[
-                ("Draining", "evicting the pods: pool p changes it from version 1.0.0-"),
+                ("Draining", "evicting the pods: pool p changes the node from version 1.0.0-"),
                 ("Updated", "the node follows version 1.0.0-"),
             ],
             "ServicesRestarting",
@@ -46,7 +46,7 @@ async fn operations_that_disturb_a_node_report_events_on_it() {
             update(json!({"disruption": "Restart", "services": ["kubelet"]})),
             &[(
                 "ServicesRestarting",
-                "restarting kubelet while the pods continue to run: pool p changes it from version 1.0.0-",
+                "restarting kubelet while the pods continue to run: pool p changes the node from version 1.0.0-",
             )],
             "Updated",
         ),

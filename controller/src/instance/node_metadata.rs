@@ -24,7 +24,7 @@ pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetada
         wanted.annotations.insert(key::SSH_HOST_KEY.into(), host_key.public_key.clone());
         wanted.annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
     }
-    // The legacy operator sets this label during an upgrade. A leftover label is needed only to recognise the legacy operator's cordon.
+    // The legacy operator sets this label during an upgrade. A leftover label is needed only to recognize the legacy operator's cordon.
     if !is_legacy_cordon(scope, node) {
         wanted.stale.push(key::UPGRADING);
     }
@@ -84,7 +84,7 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
         }
         Err(error) => {
             let (node, annotation) = (node.name_any(), key::USERNAME);
-            tracing::warn!(%error, node, annotation, "the annotation of the Node is not written, because the user name cannot be encrypted");
+            tracing::warn!(%error, node, annotation, "the user name annotation of the Node is not written; the node works without it, but the Windows Machine Config Operator could not manage it again");
         }
     }
 }

@@ -17,7 +17,8 @@ pub(crate) enum Found {
     Node(Box<Node>),
     /// The host holds the Node name, and no Node with this name exists. Pods may still be bound to the name.
     Gone,
-    /// No Node is on record for the host: the host does not hold the name of a missing Node, and a Node with its name is not proven to be its own.
+    /// No Node is on record for the host. It does not hold the name of a missing Node, and an existing Node with its name is unproven or not recorded
+    /// yet.
     None,
 }
 

@@ -36,12 +36,15 @@ async fn a_recreated_node_belongs_to_its_host_at_any_address() {
         if was_seen_gone {
             bed.no_node();
             assert!(matches!(scope.find_node().await.unwrap(), Found::Gone));
-            assert!(scope.status.node_ref.is_none() && scope.status.holds_node_name, "the Node on record is no more");
+            assert!(
+                scope.status.node_ref.is_none() && scope.status.holds_node_name,
+                "the recorded Node does not exist"
+            );
         }
         bed.node("n-2", "10.0.0.7", &json!({}));
-        let mut resting = bed.scope(scope.instance.clone());
-        sync_idle_node(&mut resting).await.unwrap();
-        assert_eq!(uid(&resting.status), Some("n-2"), "{:?}", resting.status.conditions);
+        let mut idle = bed.scope(scope.instance.clone());
+        sync_idle_node(&mut idle).await.unwrap();
+        assert_eq!(uid(&idle.status), Some("n-2"), "{:?}", idle.status.conditions);
         assert!(matches!(scope.find_node_to_empty().await.unwrap(), Found::Node(_)));
         assert_eq!(uid(&scope.status), Some("n-2"));
     }

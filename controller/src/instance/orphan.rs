@@ -15,8 +15,8 @@ use wnp_core::{
 const ANNOTATIONS: [&str; 6] =
     [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
 
-/// Returns the differences between a Node and the expectations of the legacy operator: missing metadata, with the prefix "no" unwanted metadata, and
-/// a Node that is not Ready. `of_machine` is true for the host of a Machine.
+/// Returns the differences between a Node and the expectations of the legacy operator: missing metadata, unwanted metadata with the prefix "no", and
+/// a `Ready` condition that is not True. `of_machine` is true for the host of a Machine.
 pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     let (labels, annotations) = (node.labels(), node.annotations());
     let mut lacks: Vec<String> = ANNOTATIONS
@@ -24,8 +24,8 @@ pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
         .filter(|k| annotations.get(**k).is_none_or(String::is_empty))
         .map(ToString::to_string)
         .collect();
-    let is_called_listed = labels.get(key::BYOH).is_some_and(|v| v == "true");
-    if is_called_listed == of_machine {
+    let has_byoh_label = labels.get(key::BYOH).is_some_and(|v| v == "true");
+    if has_byoh_label == of_machine {
         lacks.push(if of_machine { format!("no {}", key::BYOH) } else { key::BYOH.to_owned() });
     }
     if !of_machine && !labels.contains_key(key::WORKER_ROLE) {
@@ -68,11 +68,14 @@ impl Released {
         if self.lacks.is_empty() {
             return released;
         }
-        format!("{released}. For the Windows Machine Config Operator, the Node must have: {}", self.lacks.join(", "))
+        format!(
+            "{released}. The Windows Machine Config Operator ignores the node or configures it again unless the Node has: {}",
+            self.lacks.join(", ")
+        )
     }
 }
 
-/// Removes the operator's cordon from the Node, and returns what the legacy operator lacks to adopt it.
+/// Removes the operator's cordon from the Node, and compares the Node with the expectations of the legacy operator.
 pub(super) async fn hand_back(scope: &mut Scope) -> Result<Released, StepError> {
     let Some(node) = scope.find_node().await?.node() else { return Ok(Released::default()) };
     if let Some(operation) = cordoned_by(&node) {
@@ -147,7 +150,7 @@ mod tests {
                 true,
                 vec!["a".to_owned(), "no b".to_owned()],
                 half(),
-                "it is partly changed. For the Windows Machine Config Operator, the Node must have: a, no b",
+                "it is partly changed. The Windows Machine Config Operator ignores the node or configures it again unless the Node has: a, no b",
             ),
         ] {
             assert_eq!(Released { has_node, lacks }.note(half_changed), expected);

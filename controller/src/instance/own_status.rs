@@ -108,8 +108,8 @@ impl OwnStatus {
         Ok(())
     }
 
-    /// Returns the current resource version of an instance that has changed since it was read. Fails if it no longer exists, if its status has
-    /// changed, because another operator then works on the host, or if the grant of an operation that can still be aborted was revoked.
+    /// Returns the current resource version of an instance that has changed since it was read. Fails if the instance no longer exists, if its status
+    /// has changed, because another operator then works on the host, or if the grant of a removal or change that can still be aborted was revoked.
     async fn version_of_fresh(
         &self,
         instance: &WindowsInstance,

@@ -23,7 +23,7 @@ const MARGIN: Duration = Duration::from_secs(15);
 
 /// Finds the missing images, unpins images that are no longer listed, and pulls the next one.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    let Some(_place) = scope.cx.hosts.pulls.take(&scope.instance.spec.pool_ref.name) else {
+    let Some(_slot) = scope.cx.hosts.pulls.take(&scope.instance.spec.pool_ref.name) else {
         return Ok(Action::requeue(idle_session::until_next_slot()));
     };
     let goes_on = scope.is_in_progress(GrantType::PullImages) && scope.step() == Step::PullImages;
@@ -40,10 +40,11 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let state = session.look(&[]).await?;
     prove(scope, &mut session, &state, Purpose::Keep)?;
     scope.record_identity(session.connection());
-    let had = scope.status.pre_pulled.as_ref().filter(|_| goes_on).map(|p| p.images.clone()).unwrap_or_default();
+    let pulled_before =
+        scope.status.pre_pulled.as_ref().filter(|_| goes_on).map(|p| p.images.clone()).unwrap_or_default();
     let mut missing = request(scope, &session, &images, None).await?;
     // Images pulled by this operation must still exist. Otherwise, a host could keep its operation and its slot forever.
-    if let Some(image) = had.into_iter().find(|image| missing.contains(image)) {
+    if let Some(image) = pulled_before.into_iter().find(|image| missing.contains(image)) {
         return Err(StepError::ImageNotKept { image });
     }
     let failures = scope.status.pre_pulled.as_ref().and_then(|p| p.failures.clone());

@@ -80,15 +80,15 @@ pub(super) async fn register(
     if scope.in_step() > limit {
         // A delayed watch says nothing about the host: the awaited change may have happened long ago.
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
-        let there = nodes.get_opt(&scope.name()).await.map_err(StepError::api("get the Node"))?;
-        if there.and_then(|n| n.resource_version()) != node.and_then(ResourceExt::resource_version) {
+        let current = nodes.get_opt(&scope.name()).await.map_err(StepError::api("get the Node"))?;
+        if current.and_then(|n| n.resource_version()) != node.and_then(ResourceExt::resource_version) {
             return Ok(Action::requeue(REGISTER_POLL.min(limit)));
         }
         // A host that was a node has a Node, unless the Node was deleted, which does not count against the version.
         if node.is_none() && scope.status.current_version.is_some() {
             return Err(StepError::NodeDeleted { name: scope.name(), seconds: limit.as_secs() });
         }
-        reach(scope).await?;
+        check_reachable(scope).await?;
         return Err(StepError::NotRegistered(not_registered(node, wanted, limit)));
     }
     Ok(Action::requeue(REGISTER_POLL.min(limit)))
@@ -123,7 +123,7 @@ pub(super) async fn request_restart(scope: &Scope) -> Result<(), StepError> {
 
 /// Logs in once before the failure counts against the version: an unreachable host proves nothing about its version. If the log-in fails, the next
 /// attempt begins with the step `Connect`, and its services get the full time again.
-async fn reach(scope: &mut Scope) -> Result<(), StepError> {
+async fn check_reachable(scope: &mut Scope) -> Result<(), StepError> {
     let opened = match login(&scope.cx, &scope.instance, &scope.pool).await {
         Ok(login) => login::open(scope, "reach", &login, "logging in, to see whether the host answers").await,
         Err(error) => Err(error),

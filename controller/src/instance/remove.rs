@@ -40,8 +40,8 @@ use wnp_core::{
     },
 };
 
-/// Minimum time between the removal mark of a node and its removal. In this time, a host that was removed by mistake, or that another pool is about
-/// to list, can be kept.
+/// Minimum time between the removal mark of a node and its removal. In this time, a host can be kept that was removed from its list by mistake, or
+/// that another pool is about to list.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Interval at which a Node kept by finalizers is checked.
@@ -49,9 +49,9 @@ const KEPT: Duration = Duration::from_secs(30);
 
 /// Continues the removal of the host, until it is complete or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    // A user who hands hosts back sets this policy last: it takes precedence over an earlier grant.
+    // A user who returns hosts to the legacy operator sets this policy last: it takes precedence over an earlier grant.
     if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && irrevocable(scope).is_none() {
-        return let_go(scope, grant).await;
+        return release(scope, grant).await;
     }
     let is_removal = |o: &&Operation| o.id == grant.id && o.type_ == GrantType::Remove && is_step(o.step);
     let begun = scope.status.operation.as_ref().filter(is_removal).map(|o| o.step);
@@ -97,12 +97,9 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 if let Some(other) = listed_elsewhere(scope).await? {
                     // The host's own pool hands it over, which triggers another reconcile.
                     scope.cx.wake.pool(&scope.instance.spec.pool_ref.name);
-                    scope
-                        .enter_step(
-                            Step::Drain,
-                            &format!("pool {other} lists the host now: waiting until this pool has handed it over"),
-                        )
-                        .await?;
+                    let own = &scope.instance.spec.pool_ref.name;
+                    let says = format!("pool {other} lists the host now: waiting until pool {own} has handed it over");
+                    scope.enter_step(Step::Drain, &says).await?;
                     return Ok(Action::requeue(SETTLE));
                 }
                 delete(scope, |i| leaves_with(i, grant)).await?;
@@ -181,15 +178,16 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     if scope.status.current_version.is_none() || scope.instance.is_deleting() {
         return Ok(None);
     }
-    // An unreadable pool must not block the removals of all others.
+    // One unreadable pool must not block every removal.
     let pools: Api<DeserializeGuard<WindowsNodePool>> = Api::all(scope.cx.cluster.client.clone());
     let pools = pools.list(&ListParams::default()).await.map_err(StepError::api("list the pools"))?;
     let pools: Vec<Arc<WindowsNodePool>> = pools.items.into_iter().filter_map(|p| p.0.ok()).map(Arc::new).collect();
-    let (own, host) = (&scope.instance.spec.pool_ref.name, &scope.instance.spec.host);
-    Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
+    let (own_pool, host) = (&scope.instance.spec.pool_ref.name, &scope.instance.spec.host);
+    Ok(HostOwners::default().other(own_pool, &host.name, &host.address, &pools))
 }
 
-/// Reverts a removal or a release whose mark or grant was revoked. A change that the removal has interrupted continues.
+/// Reverts a removal or a release whose mark or grant was revoked. A change that the removal has interrupted continues, as a maintenance if one is
+/// requested.
 pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.record().operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
@@ -236,7 +234,7 @@ async fn find_and_uncordon(scope: &mut Scope) -> Result<(), StepError> {
 }
 
 /// Releases the host unchanged, without a drain. Removes only the operator's cordon and maintenance state from the Node.
-pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+pub(super) async fn release(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     // A node that accepts pods again must not look drained.
     if let Some(node) = scope.find_node().await?.node() {
         maintenance::withdraw(scope, &node).await?;
@@ -359,7 +357,7 @@ fn note_of_removal(is_touched: bool, cleanup: Option<&Cleanup>) -> String {
     }
 }
 
-/// Releases a host whose Machine was deleted: nothing is left to drain, contact or clean.
+/// Removes a host whose Machine was deleted, without contacting it: nothing is left to drain, contact or clean.
 pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     if let Some(node) = scope.find_node().await?.node() {
         delete_node(scope, &node).await?;

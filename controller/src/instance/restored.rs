@@ -25,11 +25,11 @@ pub(super) fn is_lost(scope: &Scope) -> bool {
 /// Queries the facts of the host, and adopts the host as the node that it reports, if that is proven. Does not change the configuration of the host.
 /// Returns the wait if no SSH slot is free.
 ///
-/// The host's own report is no proof: the author of a list can give a malicious host the name of any Node. The Node must belong to the host that
+/// The host's own report is not a proof: the author of a list can give a malicious host the name of any Node. The Node must belong to the host that
 /// was reached, before the host gets anything.
 pub(super) async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    let _one_of_few = match idle_session::take_slot(scope) {
-        Ok(place) => place,
+    let _slot = match idle_session::take_slot(scope) {
+        Ok(slot) => slot,
         Err(wait) => return Ok(Some(wait)),
     };
     let address = scope.instance.spec.host.address.clone();

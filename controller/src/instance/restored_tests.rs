@@ -28,7 +28,7 @@ async fn bed() -> (Bed, Value) {
 
 /// The author of a list can give a malicious host the name of any Node, and the host can report anything.
 #[tokio::test]
-async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
+async fn no_node_is_drained_because_another_host_claims_it() {
     let (mut bed, spec) = bed().await;
     bed.node("n-1", "10.9.9.9", &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-a"}));
     let instance = bed.instance(&json!({}), &spec, &json!({}));
@@ -43,11 +43,11 @@ async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
     // The host has a grant, and that Node still stays unchanged.
     Box::pin(reconcile_instance(&instance.clone().into(), &bed.cx)).await.unwrap();
     assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
-    assert_eq!(bed.api.calls("DELETE", INSTANCE), [], "it was let go");
+    assert_eq!(bed.api.calls("DELETE", INSTANCE), [], "it was released");
 }
 
 #[tokio::test]
-async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
+async fn a_host_whose_status_was_lost_is_adopted_as_its_node() {
     let (mut bed, spec) = bed().await;
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-b"}));
@@ -75,7 +75,7 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
 
 /// The first join of another operator's node may end after the host key was pinned: by a timeout, a lost connection, or a crash.
 #[tokio::test]
-async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
+async fn no_host_is_cleaned_without_a_drain_because_its_node_is_not_recorded() {
     let (mut bed, spec) = bed().await;
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "10.19.0-a", key::VERSION: "10.19.0-a"}));

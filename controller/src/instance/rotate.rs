@@ -28,7 +28,7 @@ const ADMINISTRATORS: &str = r"C:\ProgramData\ssh\administrators_authorized_keys
 const PROFILE: &str = r".ssh\authorized_keys";
 /// File that this operator's user data (`host.ps1`) leaves on a machine after it has written the key there, which it does only once.
 const USER_DATA_RECORD: &str = r"C:\ProgramData\ssh\windows-node-pools-machine.txt";
-/// Maximum size of a file with keys in bytes, larger than any such file.
+/// Maximum size in bytes of a file with keys. Real files are far smaller.
 const MAX_FILE: usize = 1 << 20;
 
 /// Performs the whole rotation, which takes seconds. Steps that an earlier attempt has completed are skipped.
@@ -53,7 +53,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let retiring = scope.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
     let old = if is_new { retiring } else { taken };
     let Some(old) = keys.iter().find(|k| Some(hash(k)) == old && hash(k) != hash(&new)).cloned() else {
-        // Nothing is to be replaced, or the old key is no longer listed, so that the operator must not remove it.
+        // The host has no other key to replace, or the old key is no longer in the list, so that the operator must not remove it.
         session.close().await;
         return Ok(done(scope));
     };

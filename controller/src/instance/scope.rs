@@ -37,8 +37,8 @@ use wnp_core::{
     status::instance::{Situation, describe, reached},
 };
 
-/// Time after which the status reports what a registering Node waits for. Each step of the registration takes only moments, and earlier reports would
-/// cost one more write for every host that joins.
+/// Time after which the status reports what a registering Node waits for. Each step of the registration usually takes only moments, and earlier
+/// reports would cost one more write for every host that joins.
 pub(super) const REGISTER_QUIET: Duration = Duration::from_secs(10);
 
 /// Scope of the reconcile of one instance.

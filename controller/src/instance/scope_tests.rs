@@ -136,6 +136,6 @@ async fn no_host_of_a_paused_pool_joins() {
         let grant = scope.instance.spec.grant.clone().unwrap();
         assert_eq!((scope.may_start(&grant), scope.until_pause_ends().is_some()), expected, "{about}");
         let update = Grant { type_: GrantType::Update, ..grant };
-        assert!(scope.may_start(&update), "{about}: its pool takes it back");
+        assert!(scope.may_start(&update), "{about}: its pool revokes it");
     }
 }

@@ -48,7 +48,8 @@ fn has_new_warning(before: Option<&str>, warnings: &[String]) -> bool {
     warnings.iter().any(|warning| before.is_none_or(|before| !before.contains(warning.as_str())))
 }
 
-/// Reports whether the host can use the accounts of its pool. Removes the condition if there are no accounts.
+/// Sets the condition `GMSAReady`: whether the host can use the group Managed Service Accounts of its pool. Removes the condition if the pool has
+/// none.
 pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostState) {
     let accounts = &of_pool.service_accounts;
     if accounts.is_empty() {

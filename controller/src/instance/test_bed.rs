@@ -51,6 +51,7 @@ pub(crate) struct Bed {
 
 /// Writers that fill the caches of an operator.
 struct Writers {
+    pools: Writer<WindowsNodePool>,
     instances: Writer<WindowsInstance>,
     nodes: Writer<Node>,
 }
@@ -121,6 +122,11 @@ impl Bed {
                 }
             }
         }
+    }
+
+    /// Puts a pool into the cache of pools, whatever the API server has.
+    pub(crate) fn cache_pool(&mut self, pool: WindowsNodePool) {
+        self.caches.pools.apply_watcher_event(&Event::Apply(pool));
     }
 
     /// Copies the API server's objects into the caches, as the watches do. Returns the first instance, if there is one.
@@ -274,7 +280,7 @@ fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
     base.wicd.rights = WicdRights::default();
     base.other_operator = OtherOperator::default();
     let cx = Context::new(Arc::new(base), release);
-    (Arc::new(cx), Writers { instances, nodes })
+    (Arc::new(cx), Writers { pools, instances, nodes })
 }
 
 fn refill<K>(cache: &mut Writer<K>, objects: Vec<Value>)

@@ -268,11 +268,11 @@ fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
 
 /// Enters the step `Verify`, in which the node must stay Ready for the pool's `minReadySeconds`. Returns the remaining time, if any.
 async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    let hold = scope.pool.spec.rollout().min_ready();
-    let what = format!("watching whether the node stays Ready for {} s", hold.as_secs());
+    let min_ready = scope.pool.spec.rollout().min_ready();
+    let what = format!("watching whether the node stays Ready for {} s", min_ready.as_secs());
     scope.enter_step(Step::Verify, &what).await?;
     let watched = scope.in_step();
-    Ok((watched < hold).then(|| hold.saturating_sub(watched).max(Duration::from_millis(200))))
+    Ok((watched < min_ready).then(|| min_ready.saturating_sub(watched).max(Duration::from_millis(200))))
 }
 
 async fn uncordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
@@ -285,7 +285,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     if scope.status.current_version.as_ref() != Some(&target.version) {
         scope.status.record().previous_version = scope.status.record().current_version.replace(target.version.clone());
     }
-    // A certificate renewal for the same version proves nothing about a version that failed.
+    // An update to the same version, for example to renew a certificate, proves nothing about another version that failed.
     let is_renewal =
         operation.from_version == operation.to_version && scope.status.failed_version.as_ref() != Some(&target.version);
     if operation.rolling_back {
@@ -301,7 +301,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.status.record().staged_version = None;
     scope.status.record().wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     if let Some(node) = &node {
-        // This comes before the operation is cleared, because the operation shows whether a requested restart has happened.
+        // Written before the operation is cleared, because the operation shows whether a requested restart has happened.
         sync_node_metadata(scope, node).await?;
     }
     let was_drained = scope.drains();
@@ -365,11 +365,11 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     }
     let to = operation.to_version.clone().unwrap_or_default();
     scope.status.record().failed_version = Some(to.clone());
-    let way_back = match operation.from_version.as_deref().filter(|from| *from != to) {
+    let can_return = match operation.from_version.as_deref().filter(|from| *from != to) {
         Some(from) => scope.cx.own_version(from).await?.is_some(),
         None => false,
     };
-    if !way_back {
+    if !can_return {
         if let Some(stored) = &mut scope.status.record().operation {
             stored.attempts = operation.attempts.saturating_add(1);
         }
@@ -388,7 +388,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
     let note = format!(
-        "version {} does not work on this host, and the operator returns it to version {}: {error}",
+        "version {} does not work on this host, and the operator returns the host to version {}: {error}",
         short(&to),
         short(&back)
     );

@@ -1,4 +1,5 @@
-//! Legacy versions that nodes follow, and the settings that a change to this operator's version would lose. Such nodes keep their version.
+//! Legacy versions that nodes follow, and the settings that a change to this operator's version would lose. A node keeps its legacy version until no
+//! setting would be lost, or its users accept the losses.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -48,8 +49,8 @@ impl WmcoVersions {
         read
     }
 
-    /// Returns the settings that a node of this version would lose, and whose loss is not accepted. `accepted` is the
-    /// instance's annotation.
+    /// Returns the settings that a node of this version would lose, and whose loss is not accepted. `accepted` is the value of the instance's
+    /// annotation.
     pub(crate) fn losses(&self, version: &str, accepted: Option<&String>, to: &ServicesConfig) -> Vec<Loss> {
         let all = match self.versions.get(version) {
             Some(Ok(Some(stored))) => match stored.as_ref() {

@@ -14,7 +14,7 @@ const SHOWN: usize = 3;
 pub(super) type Changes = BTreeMap<(String, String), Commit>;
 
 /// Returns the key of an entry in [`Changes`]: the file, and the name of the host, or its address if it has no name.
-pub(super) fn called(entry: &hosts::Entry) -> (String, String) {
+pub(super) fn change_key(entry: &hosts::Entry) -> (String, String) {
     let host = &entry.host;
     let name = if host.name.is_empty() { &host.address } else { &host.name };
     (entry.file.clone(), name.clone())
@@ -23,7 +23,7 @@ pub(super) fn called(entry: &hosts::Entry) -> (String, String) {
 /// Returns the entries of files with their locations.
 pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes: &Changes) -> Vec<Entry> {
     let place = |entry: hosts::Entry| {
-        let commit = changes.get(&called(&entry)).cloned();
+        let commit = changes.get(&change_key(&entry)).cloned();
         let origin = Origin {
             source: source.into(),
             revision: Some(revision.into()),
@@ -38,7 +38,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
     entries.into_iter().map(place).collect()
 }
 
-/// Returns the error for a revision with findings, which is not used at all.
+/// Returns the error for a revision with findings. No part of such a revision is used.
 pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let shown: Vec<String> = findings.iter().take(SHOWN).map(ToString::to_string).collect();
     let more = findings.len().saturating_sub(SHOWN);

@@ -1,6 +1,6 @@
 //! Probe for the computer names of hosts that are listed only with an address.
 //!
-//! A host without a declared host key is contacted twice. The first contact only reads its host key, and puts nothing on the host. The key is stored
+//! A host whose key is not known yet is contacted twice. The first contact only reads its host key, and puts nothing on the host. The key is stored
 //! in the pool's status. Only then does the operator log in with that key as the trusted one, send wicd, and query the name. The name is stored with
 //! the key for as long as the entry is listed and has no instance, so that a host with a usable name is queried only once, even after a restart of
 //! the operator.
@@ -56,7 +56,7 @@ type Key = (String, Endpoint);
 #[derive(Default)]
 struct State {
     queue: Queue<Task>,
-    /// Hosts to contact, by pool, address and port.
+    /// Hosts for which a contact was queued, by pool, address and port.
     asked: HashMap<Key, Arc<Ask>>,
     /// Contacts that the pool's status does not have yet.
     fresh: HashMap<Key, FirstContact>,

@@ -110,7 +110,7 @@ async fn use_approval(
         cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
     } else {
         let note = format!(
-            "the annotation {}={approved} has no effect, because it does not match a removal that waits for an approval. If one waits, the \
+            "the annotation {}={approved} has no effect, because it does not match a removal that waits for an approval. If a removal waits, the \
              condition InventorySynced has the number of its hosts",
             key::APPROVE_REMOVAL
         );

@@ -11,19 +11,19 @@ use crate::context::Context;
 use wnp_core::{inventory::orphaning::DeletedKinds, operation::remove::is_irrevocable};
 
 /// Returns the kinds whose CRDs are being deleted or are gone. Queries the CRDs only while an object is being deleted that can still be released.
-pub(super) async fn going(
+pub(super) async fn deleted_kinds(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
     cx: &Context,
 ) -> Result<DeletedKinds, PoolError> {
     let is_pool_deleted = pool.metadata.deletion_timestamp.is_some();
-    let begins = |i: &Arc<WindowsInstance>| i.is_deleting() && !is_irrevocable(i);
-    let pools = is_pool_deleted && is_going("windowsnodepools", cx).await?;
-    let instances = mine.iter().any(begins) && is_going("windowsinstances", cx).await?;
+    let can_be_released = |i: &Arc<WindowsInstance>| i.is_deleting() && !is_irrevocable(i);
+    let pools = is_pool_deleted && is_crd_deleted("windowsnodepools", cx).await?;
+    let instances = mine.iter().any(can_be_released) && is_crd_deleted("windowsinstances", cx).await?;
     Ok(DeletedKinds { pools, instances })
 }
 
-async fn is_going(plural: &str, cx: &Context) -> Result<bool, PoolError> {
+async fn is_crd_deleted(plural: &str, cx: &Context) -> Result<bool, PoolError> {
     let crds: Api<CustomResourceDefinition> = Api::all(cx.cluster.client.clone());
     let crd = crds
         .get_opt(&format!("{plural}.{GROUP}"))

@@ -13,7 +13,8 @@ use kube::{
 
 use super::{PoolError, audit::HostEvent, failed};
 use crate::{context::Context, runtime::errors::unless_changed};
-use wnp_core::inventory::instances::{Update, Write, can_have_instances};
+use serde_json::{Value, json};
+use wnp_core::inventory::instances::{Move, Update, Write, can_have_instances};
 
 /// Maximum number of concurrent writes to the API server for one pool.
 const WRITES: usize = 16;
@@ -46,19 +47,25 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
             }
         }
         // The other pool may have been deleted since the move was decided.
-        Write::Update(Update { moved_to: Some(to), .. })
+        Write::Update(Update { moves: Some(Move { to, .. }), .. })
             if !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) => {}
-        Write::Update(Update { name, patch, changed, moved_to, returns }) => {
+        Write::Update(Update { name, patch, changed, moves, returns }) => {
             // A move is not retried automatically, because the other pool may be gone by then.
-            let api = if moved_to.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
+            let api = if moves.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
             let written = unless_changed(api.patch(&name, &params, &Patch::Merge(patch)).await);
             let Some(written) = written.map_err(failed("change a WindowsInstance"))? else { return Ok(None) };
             if returns {
                 cx.writes.grants.note(&written);
                 cx.record_host_event(&written, &HostEvent::Returned);
             }
-            match moved_to {
-                Some(to) => cx.record_host_event(&written, &HostEvent::Moved { to }),
+            match moves {
+                Some(Move { to, back }) => {
+                    if is_received(&cx, &to).await? {
+                        cx.record_host_event(&written, &HostEvent::Moved { to });
+                    } else {
+                        move_back(&cx, &written, back).await?;
+                    }
+                }
                 None if changed => cx.record_host_event(&written, &HostEvent::Changed),
                 None => {}
             }
@@ -83,6 +90,23 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
         }
     }
     Ok(None)
+}
+
+/// Reports whether the pool to which an instance was moved will have seen the instance before the pool is gone. A pool that was deleted before the
+/// move may have listed its instances already.
+async fn is_received(cx: &Context, to: &str) -> Result<bool, PoolError> {
+    let pools: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
+    let to = pools.get_opt(to).await.map_err(failed("get the pool to which a WindowsInstance was moved"))?;
+    Ok(to.is_some_and(|to| can_have_instances(&to)))
+}
+
+/// Returns an instance to its pool, unless another client has changed the instance since the move.
+async fn move_back(cx: &Context, moved: &WindowsInstance, mut patch: Value) -> Result<(), PoolError> {
+    patch["metadata"]["resourceVersion"] = json!(moved.resource_version());
+    let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
+    let params = PatchParams::apply(MANAGER_POOL);
+    let written = unless_changed(api.patch(&moved.name_any(), &params, &Patch::Merge(patch)).await);
+    written.map(drop).map_err(failed("return a WindowsInstance to its pool"))
 }
 
 #[cfg(test)]

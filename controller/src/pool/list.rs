@@ -59,7 +59,7 @@ pub(super) async fn list(
     list
 }
 
-/// Returns the list of a pool whose source is missing, which alone is no reason to remove hosts.
+/// Returns the list of a pool whose source is missing, which alone is not a reason to remove hosts.
 fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError, cx: &PoolContext) -> List {
     let mut list = List::missing(pool, trouble);
     hand_over(&mut list, pool, mine, cx);
@@ -91,8 +91,11 @@ async fn listed(
         let address = instance.map(|i| canonical(&i.spec.host.address)).unwrap_or_default();
         // The host of a missing pool is not moved to another pool automatically.
         let Some(pool) = pools.get(&ObjectRef::new(pool)) else {
-            let is_unreadable = cx.caches.unreadable.names("WindowsNodePool").iter().any(|name| name == pool);
-            return if is_unreadable { OwnerState::Listed } else { OwnerState::WithoutPool };
+            return if cx.caches.unreadable.has("WindowsNodePool", pool) {
+                OwnerState::Listed
+            } else {
+                OwnerState::WithoutPool
+            };
         };
         let lists = pool.metadata.deletion_timestamp.is_none() && cx.sources.owners().lists(&pool, host, &address);
         if lists { OwnerState::Listed } else { OwnerState::Released }
@@ -158,7 +161,7 @@ fn depart(
         } else {
             cx.sources.owners().unread(&pool.name_any(), missed, &cx.caches.pools.state())
         };
-        // An unreadable pool is in no cache, and may list any host.
+        // The current state of an unreadable pool is in no cache, and may list any host.
         unread.unknown.extend(cx.caches.unreadable.names("WindowsNodePool"));
         cx.wake.pools(&unread.pending);
         unread

@@ -138,7 +138,11 @@ pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) 
         }
         // The status also reports refusals that will repeat, for example because of a quota. They are retried like any other failure.
         Err(error) if error.is_refusal() => {
-            store(&pool, refused(&pool, error.reason(), &error.to_string(), &cx), &cx).await?;
+            let message = format!(
+                "{}. The operator retries; if this lasts, correct what refuses the request, for example a quota, an admission policy or a webhook",
+                error.to_string().trim_end_matches('.')
+            );
+            store(&pool, refused(&pool, error.reason(), &message, &cx), &cx).await?;
             Err(error)
         }
         done => done,
@@ -177,7 +181,7 @@ async fn reconcile_pool(
     if deleting && mine.is_empty() {
         return finish(pool, cx).await;
     }
-    // Without a grant that is not in the cache yet, the pool would give its slot to another host, too.
+    // The pool would give the slot of a grant that is not in the cache yet to another host, too.
     if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
@@ -234,7 +238,7 @@ async fn report_plan(
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
     cx.release_ungranted_disruptions(&name, granted);
-    // Names are looked up, but no host is contacted.
+    // Names are looked up, but no host is contacted to learn its name.
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
     let hosts = seen.list.hosts.len();
@@ -256,7 +260,7 @@ fn warning(seen: &Snapshot, cx: &PoolContext) -> Option<Warning> {
     }
 }
 
-/// Returns the status of a pool whose plan was applied.
+/// Returns the status of a pool whose plan was applied, and reports events for its changes.
 fn report(
     pool: &WindowsNodePool,
     seen: &Snapshot,
@@ -313,7 +317,7 @@ fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, changes: 
 
 /// Removes the finalizer of a deleted pool once its last instance is gone.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
-    // An instance that was just created or handed over is in no cache yet.
+    // An instance that was just created or handed over may not be in the cache yet.
     let name = pool.name_any();
     let of_pool = ListParams::default().labels(&format!("{}={name}", key::POOL));
     let api: Api<DeserializeGuard<WindowsInstance>> = Api::all(cx.cluster.client.clone());

@@ -99,8 +99,8 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
             Second::Unknown => {}
             Second::Of(node) => {
                 let message = format!(
-                    "host {name}: its address {address} belongs to the Node {node}, which an operator created: set the name of the entry to \
-                     {node}, or delete that Node if its host no longer exists"
+                    "host {name}: its address {address} belongs to the Node {node}, which an operator created, so the host does not join: set the name of \
+                     the entry to {node}, or delete that Node if its host no longer exists"
                 );
                 resolved.problems.push(EntryError { host: name.clone(), reason: Reason::HostConflict, message });
                 next = clock::now().checked_add(ASK_AGAIN).ok();

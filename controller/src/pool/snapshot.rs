@@ -15,7 +15,7 @@ use kube::ResourceExt;
 
 use super::{
     Intent, PoolContext, PoolError,
-    crd_deletion::going,
+    crd_deletion::deleted_kinds,
     desired_state::{DesiredState, wicd_certificate_end},
     keys,
     list::list,
@@ -82,14 +82,15 @@ impl Snapshot {
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| desired.member(i, !stays(&i.name_any()), cx, now)).collect();
         let keys = keys::read(&list.hosts, cx).await;
-        let going = if intent == Intent::Apply { going(pool, &mine, cx).await? } else { DeletedKinds::default() };
+        let deleted =
+            if intent == Intent::Apply { deleted_kinds(pool, &mine, cx).await? } else { DeletedKinds::default() };
         for member in &mut members {
             member.candidate.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
             if !has_used_its_grant(&member.instance) {
                 image_pull::observe(member, pool.spec.pre_pull_images(), cx.process.args.backoff_max, now);
             }
             member.candidate.vanishing = list.vanishing.contains(&member.candidate.name);
-            member.candidate.let_go = orphaning::is_let_go(pool, &member.instance, going);
+            member.candidate.let_go = orphaning::is_let_go(pool, &member.instance, deleted);
         }
         let remediation = pool.spec.remediation();
         let limits = Limits {
@@ -97,7 +98,7 @@ impl Snapshot {
             max_unavailable: rollout.max_unavailable(),
             max_pulling: image_pull::MAX_PULLING,
             paused: rollout.pause(now).is_some(),
-            orphan: orphaning::orphans_all_hosts(pool, &mine, going),
+            orphan: orphaning::orphans_all_hosts(pool, &mine, deleted),
             open: window.as_ref().is_ok_and(|w| w.open),
             ignore_lost_after: rollout.ignore_lost_after(),
             gate: desired.course.gate.clone(),
@@ -114,8 +115,8 @@ impl Snapshot {
                 let says = node.annotations().get(key::VERSION).cloned();
                 says.or_else(|| node::ready(&node).0.then(|| UNKNOWN_VERSION.to_owned()))
             };
-            let there: BTreeSet<String> = mine.iter().map(|i| i.name_any()).collect();
-            let is_new = |name: &&String| !there.contains(*name);
+            let existing: BTreeSet<String> = mine.iter().map(|i| i.name_any()).collect();
+            let is_new = |name: &&String| !existing.contains(*name);
             let nodes: Vec<(String, String)> =
                 list.hosts.keys().filter(is_new).filter_map(|n| Some((n.clone(), version(n)?))).collect();
             let versions = nodes.iter().map(|(_, version)| version.clone()).collect();
@@ -194,7 +195,8 @@ impl Snapshot {
     }
 }
 
-/// Returns the reason and message if the operator trusts no host key of an existing Node's host. Does not log in to the host.
+/// Returns the reason and message if the operator trusts no host key of an existing Node's host. May connect to the host to show its key in the
+/// message, but does not log in.
 async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolContext) -> Option<(Reason, String)> {
     let host = list.hosts.get(name)?.clone();
     let origin = list.origins.get(name).cloned();

@@ -32,7 +32,9 @@ pub(super) async fn ask(pool: &WindowsNodePool, begun: ReadStart, cx: &PoolConte
     }
     let error = SourceError {
         reason: Reason::SourceNotFound,
-        message: "the pool names no source of hosts that this operator knows: update the operator".into(),
+        message: "spec.inventory names no source of hosts that this operator knows, so the hosts of the pool stay as they are: set hosts, \
+                  configMapRef, machineSetRef, git or sourceRef; or update the operator, if the pool uses a newer source"
+            .into(),
         stalls: true,
     };
     SourceOutcome::Unknown(error, None)

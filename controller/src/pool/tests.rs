@@ -60,7 +60,7 @@ async fn instances_read(others: usize) -> usize {
         bed.api.objects(|o| o.put("windowsinstances", instance));
     }
     bed.sync();
-    let read = bed.cx.caches.instances.handed_out.clone();
+    let read = bed.cx.caches.instances.returned.clone();
     read.store(0, Ordering::Relaxed);
     reconciled(&bed, pool).await.unwrap();
     let status = &stored(&bed)["status"];
@@ -103,6 +103,46 @@ async fn a_pool_stays_for_an_instance_that_no_cache_has_yet() {
         reconciled(&bed, pool).await.unwrap();
         let left: WindowsNodePool = serde_json::from_value(stored(&bed)).unwrap();
         assert_eq!(!left.finalizers().is_empty(), expected, "{pool_of_instance}");
+    }
+}
+
+/// The pool to which a host moves may be deleted, and may have listed its instances, before the cache shows it.
+#[tokio::test]
+async fn a_host_is_not_moved_to_a_pool_that_is_gone() {
+    let with_host = |name: &str, host: &str| {
+        let hosts = Some(vec![Host { name: host.into(), address: address(0), ..Host::default() }]);
+        let inventory = Inventory { hosts, ..Inventory::default() };
+        let mut pool = WindowsNodePool::new(name, WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() });
+        pool.metadata.finalizers = Some(vec![FINALIZER_POOL.into()]);
+        pool.metadata.uid = Some(format!("{name}-1"));
+        pool
+    };
+    let deleted = |mut pool: WindowsNodePool| {
+        pool.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        pool
+    };
+    let other = || with_host("q", "w0");
+    for (about, in_api, expected) in [
+        ("the other pool exists", Some(other()), "q"),
+        ("the other pool is gone", None, "p"),
+        ("the other pool is being deleted", Some(deleted(other())), "p"),
+    ] {
+        let (mut bed, _) = bed(1).await;
+        let own = with_host("p", "w0");
+        bed.api.objects(|o| o.put("windowsnodepools", json!(own)));
+        reconciled(&bed, own).await.unwrap();
+        bed.sync();
+        if let Some(other) = in_api {
+            bed.api.objects(|o| o.put("windowsnodepools", json!(other)));
+        }
+        bed.cache_pool(other());
+        let own = with_host("p", "w1");
+        bed.cache_pool(own.clone());
+        reconciled(&bed, own).await.unwrap();
+        let instance = bed.api.objects(|o| o.get("windowsinstances", "w0").unwrap().clone());
+        let found = (&instance["spec"]["poolRef"]["name"], &instance["metadata"]["labels"][key::POOL]);
+        assert_eq!(found, (&json!(expected), &json!(expected)), "{about}");
+        assert_eq!(instance["metadata"]["ownerReferences"][0]["uid"], format!("{expected}-1"), "{about}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reports pools that this operator cannot read. They are in no cache, so no reconcile can report them.
+//! Reports pools that this operator cannot read. Their current state is in no cache, so no reconcile can report it.
 
 use api::{
     Reason, WindowsNodePool,
@@ -21,14 +21,20 @@ const REASON: Reason = Reason::ObjectUnreadable;
 /// report is stored or the pool no longer exists, and false if the report must be repeated.
 pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
     let message = format!(
-        "the pool cannot be read, and the operator does nothing for it: {error}; a newer operator may have written it: install that version again"
+        "the pool cannot be read, and the operator does nothing for it: {error}. If a newer version of the operator has written the pool, install that \
+         version again; otherwise, correct the pool"
     );
     tracing::error!(pool = name, reason = REASON.as_str(), "{message}");
     match store(client, name, &message).await {
         Ok(is_stored) => is_stored,
         Err(error) => {
             let reason = REASON.as_str();
-            tracing::warn!(pool = name, reason, "the pool's status could not be stored: {}", api_message(&error));
+            tracing::warn!(
+                pool = name,
+                reason,
+                "the pool's status could not be stored; the operator retries: {}",
+                api_message(&error)
+            );
             false
         }
     }

@@ -41,8 +41,7 @@ struct DesiredCondition {
 /// Reason of the condition while it is `False`.
 const HOSTS_CHANGE: Reason = Reason::Progressing;
 
-/// Returns the condition that a leader that cannot work writes in place of an earlier report on operations, which is no longer true. `None`: the
-/// condition stays.
+/// Returns the condition with which a leader that cannot work replaces an earlier report on operations, or `None` if there is no such report.
 fn when_unable(conditions: Option<&Value>, cause: Reason) -> Option<DesiredCondition> {
     let ours = conditions.and_then(Value::as_array)?.iter().find(|condition| condition["type"] == UPGRADEABLE)?;
     let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE.as_str();
@@ -102,7 +101,7 @@ fn operation(instance: &WindowsInstance) -> Option<&'static str> {
 /// Text before the time in the message of a condition that is `False`.
 const WRITTEN: &str = " (written at ";
 
-/// Returns the message to write. A message that blocks upgrades has a time, which shows users if no operator renews it.
+/// Returns the message to write. The message of a condition that blocks upgrades has a time, which shows users whether an operator still renews it.
 fn dated(verdict: &DesiredCondition, now: Timestamp) -> String {
     match verdict.status {
         "False" => format!("{}{WRITTEN}{now:.0}, and again every 5 minutes)", verdict.message),
@@ -118,7 +117,7 @@ fn is_said(message: &str, verdict: &DesiredCondition, now: Timestamp) -> bool {
     text == verdict.message && (verdict.status != "False" || is_fresh)
 }
 
-/// Returns the conditions with that of the operator, the others unchanged; `None` if it is up to date already.
+/// Returns all conditions with the operator's own condition updated, or `None` if that condition is up to date.
 fn merged(conditions: Option<&Value>, verdict: &DesiredCondition, now: Timestamp) -> Option<Vec<Value>> {
     let DesiredCondition { status, reason, .. } = verdict;
     let mut all = conditions.and_then(Value::as_array).cloned().unwrap_or_default();
@@ -173,7 +172,11 @@ async fn write(
 pub(crate) async fn cannot_work(client: &Client, args: &Run, cause: Reason) {
     let Some(name) = &args.operator_condition else { return };
     if let Err(error) = write(&api(client, &args.namespace), name, |before| when_unable(before, cause)).await {
-        tracing::warn!(name, "failed to write the OperatorCondition: {}", api_message(&error));
+        tracing::warn!(
+            name,
+            "failed to write the OperatorCondition, so the Operator Lifecycle Manager decides on upgrades by an old state; the operator retries: {}",
+            api_message(&error)
+        );
     }
 }
 
@@ -193,7 +196,11 @@ pub(crate) async fn keep(cx: Arc<Context>) {
                 Ok(()) => written = Some((now, tokio::time::Instant::now())),
                 // The next round tries again.
                 Err(error) => {
-                    tracing::warn!(name, "failed to write the OperatorCondition: {}", api_message(&error));
+                    tracing::warn!(
+                        name,
+                        "failed to write the OperatorCondition, so the Operator Lifecycle Manager decides on upgrades by an old state; the operator retries: {}",
+                        api_message(&error)
+                    );
                 }
             }
         }
@@ -284,10 +291,10 @@ mod tests {
             ("there are none", None, false),
             ("an empty list", Some(json!([])), false),
             ("no list", Some(json!({"type": "Upgradeable"})), false),
-            ("that of another client", Some(json!([other])), false),
+            ("the condition of another client", Some(json!([other])), false),
             ("it allows the upgrade", Some(json!([upgradeable("True", "AsExpected")])), false),
             ("a user holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
-            ("operations were out, or still are", Some(json!([other, upgradeable("False", "Progressing")])), true),
+            ("this operator has reported operations", Some(json!([other, upgradeable("False", "Progressing")])), true),
         ] {
             let found = when_unable(conditions.as_ref(), Reason::PayloadInvalid);
             assert_eq!(found.is_some(), takes_back, "{about}");

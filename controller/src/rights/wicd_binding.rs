@@ -136,7 +136,7 @@ fn settles_in(written: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Duratio
 enum Act {
     /// Leave the binding as it is: with the rights if the policies are in force, otherwise missing.
     Nothing,
-    /// Wait until the binding is gone, which is being deleted.
+    /// Wait until the binding, which is being deleted, is gone.
     Wait,
     /// Delete the binding.
     Delete,
@@ -182,7 +182,7 @@ pub(crate) async fn keep(cx: Arc<Base>) {
     let user = match csr::operator_user(&cx.cluster.client).await {
         Ok(user) => user,
         Err(error) => {
-            tracing::warn!(%error, "the operator could not get its own user name and assumes the one in its manifests");
+            tracing::warn!(%error, "the operator could not get its own user name, and assumes the one of its manifests. If it runs with another ServiceAccount, it reports its admission policies as changed: restart it then");
             wicd_policy::default_user(&args.namespace)
         }
     };

@@ -46,7 +46,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
             Err(error) => {
                 tracing::warn!(
                     error,
-                    "failed to get the operator's own user name, or the addresses of the cluster; no certificates are approved until they are known"
+                    "failed to get the operator's own user name, or the addresses of the cluster; the operator retries, and approves no certificates of hosts until it has them"
                 );
             }
         }

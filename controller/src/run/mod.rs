@@ -80,9 +80,8 @@ const GRACE: Duration = Duration::from_secs(20);
 /// Runs the operator until it receives a stop signal or loses the Lease.
 ///
 /// # Errors
-/// Fails when the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
-/// API server does not answer at the start, a CRD is not installed, the Lease is lost, or a task of the operator ends. A stop
-/// signal is not an error.
+/// Fails when a setting or the configuration for the API server is invalid, an address to listen on cannot be bound, the API server does not answer
+/// when this process begins to lead, a CRD is missing or unusable, the Lease is lost, or a task of the operator ends. A stop signal is not an error.
 pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     let level = telemetry::init(args.log_format, &args.log_level)?;
     tracing::info!(version = crate::args::version(), namespace = args.namespace, "starting");
@@ -100,17 +99,20 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     // Unlike a pod's name, this differs after a restart in place, so that every start has its own epoch.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
     let plain = (!args.metrics_tls).then_some(args.metrics_listen);
-    http::serve(args.listen, plain, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
+    http::serve(args.listen, plain, args.admin_listen, health, level, stop.clone())
+        .await
+        .context("cannot listen on an address of --listen, --metrics-listen or --admin-listen")?;
 
     let config = api_server::config(cluster).await?;
     // A separate client, so that the Lease never waits for other requests.
     let mut for_lease = config.clone();
     for_lease.default_retry = false;
-    let for_lease = Client::try_from(for_lease).context("cannot make a client for the Lease")?;
-    let cluster = Cluster::new(config, &metrics).context("cannot make a client for the API server")?;
+    let for_lease = Client::try_from(for_lease).context("the connection settings for the API server cannot be used")?;
+    let cluster =
+        Cluster::new(config, &metrics).context("the connection settings for the API server cannot be used")?;
     if args.metrics_tls {
         let serving = scrape::serve(&args, cluster.client.clone(), metrics.clone(), stop.clone());
-        serving.await.context("cannot serve metrics")?;
+        serving.await.context("cannot serve metrics at --metrics-listen")?;
     }
 
     let election = Election::new(for_lease, &args.namespace, api::names::LEASE, &identity, args.lease_duration);
@@ -172,7 +174,11 @@ async fn end_if_superseded(cx: Arc<Base>) {
 /// process that can.
 async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
     while let Some((reason, why)) = unable(cluster, args).await {
-        tracing::error!(reason = reason.as_str(), why, "this process cannot work, so it does not take the Lease");
+        tracing::error!(
+            reason = reason.as_str(),
+            why,
+            "this replica of the operator cannot work, so it lets another replica lead if there is one; it checks again in 30 s"
+        );
         metrics.fault(FaultSource::Release, Some(reason));
         readiness.enter(Phase::Unable(format!("{reason}: {why}")));
         tokio::time::sleep(RELEASE_RETRY).await;
@@ -201,7 +207,8 @@ struct Leader {
 }
 
 impl Leader {
-    /// Fills the caches, loads the release, and runs all tasks of the leader until a stop signal. Fails when a task ends.
+    /// Fills the caches, loads the release, and runs all tasks of the leader until a stop signal. Fails when the CRDs are unusable, the API server
+    /// does not answer at the start, or a task ends.
     async fn lead(self) -> anyhow::Result<()> {
         if !self.check_crds().await? {
             return Ok(());
@@ -234,7 +241,7 @@ impl Leader {
         tokio::select! {
             filled = async { tokio::join!(base.caches.pools.wait_until_ready(), base.caches.instances.wait_until_ready(), base.caches.nodes.wait_until_ready()) } => {
                 if filled.0.is_err() || filled.1.is_err() || filled.2.is_err() {
-                    bail!("a watch ended before its cache was filled");
+                    bail!("a watch of pools, instances or Nodes ended while the operator started; this process exits, and kubelet restarts it");
                 }
             }
             () = stop.cancelled() => return Ok(()),
@@ -337,8 +344,9 @@ where
 /// Reports an error that prevents all operations in the log, the metric, every pool and the OperatorCondition.
 async fn report(error: &ReleaseError, cluster: &Cluster, process: &Process) {
     let reason = error.reason();
-    tracing::error!(reason = reason.as_str(), %error, "release unavailable, no host is reconciled");
-    report_fault(reason, &error.to_string(), &cluster.client, &process.metrics).await;
+    tracing::error!(reason = reason.as_str(), %error, "the operator cannot work yet, so no host is changed; the operator retries");
+    let message = format!("{error}; meanwhile, the operator changes no host, and it retries every 30 s");
+    report_fault(reason, &message, &cluster.client, &process.metrics).await;
     operator_condition::cannot_work(&cluster.client, &process.args, reason).await;
 }
 
@@ -346,7 +354,7 @@ async fn report(error: &ReleaseError, cluster: &Cluster, process: &Process) {
 async fn report_fault(reason: Reason, message: &str, client: &Client, metrics: &Metrics) {
     metrics.fault(FaultSource::Release, Some(reason));
     if let Err(error) = refuse_pools(client, reason, message).await {
-        tracing::warn!(%error, "failed to report the fault in the status of the pools");
+        tracing::warn!(%error, "failed to report the fault in the status of the pools; the operator retries");
     }
 }
 
@@ -404,6 +412,10 @@ async fn run_pools(
                     cx.process.metrics.reconciled("WindowsNodePool");
                     // The pool may have changed during the wait.
                     let pool = cx.caches.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
+                    if cx.caches.unreadable.has("WindowsNodePool", &pool.name_any()) {
+                        // `wake_unreadable` reports it. The cache has an old state of the pool.
+                        return Ok(Action::await_change());
+                    }
                     if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
                         return refuse_pool(&pool, Reason::ObjectUnreadable, &message, &cx).await;
                     }
@@ -581,7 +593,7 @@ async fn collect(cx: Arc<Context>) {
         let needed =
             versions_in_use(pools.iter().map(|p| &**p), instances.iter().map(|i| &**i), nodes.iter().map(|n| &**n));
         if let Err(error) = cx.hosts.versions.keep(&needed, cx.process.args.version_grace).await {
-            tracing::warn!(%error, "failed to delete unused services versions");
+            tracing::warn!(%error, "failed to delete unused versions or to restore needed ones; the operator retries");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Detection of another installation of this operator, in another namespace. Each installation has its own Lease, so that both would change the same
+//! Detection of another installation of this operator, in another namespace. Each installation has its own Lease, so both would change the same
 //! hosts.
 
 use std::time::Duration;
@@ -27,8 +27,8 @@ impl OtherInstallation {
     pub(crate) fn message(&self) -> String {
         let Self { namespace, holder, .. } = self;
         format!(
-            "another installation of this operator leads: {holder} holds the Lease {namespace}/{LEASE}, and two must not change the same hosts. This one begins \
-             nothing until that Lease is free: uninstall one of the two"
+            "another installation of this operator leads: {holder} holds the Lease {namespace}/{LEASE}, and two installations must not change the same hosts. \
+             This one begins nothing until that Lease is free: uninstall one of the two"
         )
     }
 

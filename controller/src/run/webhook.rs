@@ -2,7 +2,7 @@
 //!
 //! A report only triggers a fetch, whose result the operator checks itself. Still, only a sender that knows the token may trigger one:
 //! it signs the body with HMAC-SHA256 in `X-Hub-Signature-256`, as GitHub, Gitea and Forgejo do. The port is open only while there is a
-//! token, and has its own limits, because its requests come from outside of the cluster.
+//! token, and has its own limits, because its requests come from outside the cluster.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -67,7 +67,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
             }
             // It is not known whether there is a token, so the port is neither opened nor closed.
             Err(error) => {
-                tracing::warn!(%error, secret = cx.process.args.webhook_secret, "the Secret with the token for pushes cannot be read");
+                tracing::warn!(%error, secret = cx.process.args.webhook_secret, "the Secret with the token of the push webhook cannot be read; the operator retries, and the webhook stays open or closed as it was");
             }
         }
         if cx.process.stop.run_until_cancelled(tokio::time::sleep(TOKEN_POLL)).await.is_none() {
@@ -81,7 +81,7 @@ async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Opt
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(%address, %error, "cannot listen for pushes; the operator retries");
+            tracing::warn!(%address, %error, "cannot listen for pushes at --webhook-listen; the operator retries, and pools fetch at their interval meanwhile");
             return None;
         }
     };
@@ -100,18 +100,18 @@ async fn push(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes)
     if !is_signed(&receiver.token.0, &body, signature) {
         return (
             StatusCode::FORBIDDEN,
-            "X-Hub-Signature-256 is missing or wrong: use the token of the operator's Secret as the secret of the webhook\n",
+            "X-Hub-Signature-256 is missing or wrong: the secret of the webhook must be the value of the key token in the operator's Secret of --webhook-secret\n",
         );
     }
     let Some(pushed) = repositories(&body) else {
         return (
             StatusCode::BAD_REQUEST,
-            "the body is not JSON: set the content type of the webhook to application/json\n",
+            "the body is not JSON, so nothing is fetched: set the content type of the webhook to application/json\n",
         );
     };
     let found = receiver.cx.sources.git.on_push(|url| place(url).is_some_and(|p| pushed.contains(&p)));
     if found == 0 {
-        return (StatusCode::OK, "no pool names this repository\n");
+        return (StatusCode::OK, "no pool names this repository, so nothing is fetched\n");
     }
     (StatusCode::ACCEPTED, "fetching\n")
 }

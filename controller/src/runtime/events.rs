@@ -80,7 +80,7 @@ impl Events {
         let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
         tokio::spawn(async move {
             if let Err(error) = api.create(&PostParams::default(), &event).await {
-                tracing::warn!(%error, name, reason, "failed to write an event");
+                tracing::warn!(%error, name, reason, "failed to write an event; its text is only in this log");
             }
         });
     }

@@ -1,5 +1,5 @@
-//! HTTP endpoints: `/healthz` and `/readyz` for kubelet, which sends no token; `/metrics` without TLS, if configured; `/log-level` on loopback only,
-//! because it has no authentication.
+//! HTTP endpoints: `/healthz` and `/readyz` for kubelet, which sends no token; `/metrics` without TLS, if configured; `/log-level`, by default only
+//! on loopback, because it has no authentication.
 
 pub(crate) mod server;
 
@@ -34,7 +34,7 @@ pub(crate) enum Phase {
     /// The process reads the payload and the facts of the cluster.
     #[default]
     Starting,
-    /// The process cannot work, for this reason, and leaves the Lease to other processes.
+    /// The process cannot work, for this reason, and leaves a free Lease to other processes for a while.
     Unable(String),
     /// The process can work, and waits for the Lease.
     StandingBy,

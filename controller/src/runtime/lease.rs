@@ -35,7 +35,7 @@ pub(crate) enum LeaseError {
         found: u64,
     },
     /// Another process holds the Lease, or the Lease was released.
-    #[error("the Lease {name} {}; this process exits so that two operators never act at once, and kubelet restarts it", how_lost(.holder))]
+    #[error("the Lease {name} {}; this process exits so that two operators never act at once, and kubelet restarts it. No action is needed", how_lost(.holder))]
     Lost {
         name: String,
         /// Current holder, or empty if the Lease was released.
@@ -49,7 +49,7 @@ pub(crate) enum LeaseError {
     /// The API server did not renew the Lease in time.
     #[error(
         "the Lease {name} was not renewed for {seconds} s ({cause}); this process exits so that two operators never act at once, and kubelet \
-         restarts it. Check the API server and the network between"
+         restarts it. Check the API server, and the network between the operator and the API server"
     )]
     NotRenewed { name: String, seconds: u64, cause: String },
 }
@@ -116,7 +116,7 @@ fn newer(transitions: i32, now: Timestamp) -> i32 {
 enum Renewal {
     /// The Lease was renewed, with this resource version.
     Renewed(u64),
-    /// Lost Lease, with its current holder, or an empty string if it was released.
+    /// The Lease was lost to this holder, or was released if the string is empty.
     Held(String),
     /// The Lease is older than the one that this process has written.
     WentBack(u64),

@@ -92,7 +92,7 @@ impl SshSlots {
         })
     }
 
-    /// Hands slots over to waiting work, starting with the pools that have the fewest slots.
+    /// Takes slots for waiting work, starting with the pools that have the fewest slots. The caller must send each slot on its channel.
     fn hand_over(&self, state: &mut State) -> Vec<(oneshot::Sender<SshSlot>, SshSlot)> {
         let mut given = Vec::new();
         loop {
@@ -146,7 +146,7 @@ mod tests {
         let held = take(&places, "a", 10);
         assert_eq!(held.len(), 2);
         let others: Vec<SshSlot> = ["b", "b", "c", "c"].into_iter().filter_map(|pool| places.take(pool)).collect();
-        assert_eq!(others.len(), 3, "there are five");
+        assert_eq!(others.len(), 3, "there are five slots");
         drop(held);
         assert!(places.take("a").is_some() && places.take("c").is_some());
     }

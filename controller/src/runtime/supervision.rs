@@ -57,7 +57,10 @@ impl Tasks {
                 (id, panic.map_or_else(|_| "was aborted".to_owned(), |m| format!("panicked: {m}")))
             }
         };
-        Some(format!("{} {how}", self.names.get(&id).copied().unwrap_or("a task")))
+        Some(format!(
+            "{} {how}; this process exits, and kubelet restarts it",
+            self.names.get(&id).copied().unwrap_or("a task")
+        ))
     }
 
     /// Waits until all tasks have ended.
@@ -84,8 +87,11 @@ mod tests {
     #[tokio::test]
     async fn the_first_task_that_ends_is_noticed_while_others_go_on() {
         for (task, expected) in [
-            (async { fault() }.boxed(), "the pool controller panicked: one field is too large[2J"),
-            (async {}.boxed(), "the pool controller ended by itself"),
+            (
+                async { fault() }.boxed(),
+                "the pool controller panicked: one field is too large[2J; this process exits, and kubelet restarts it",
+            ),
+            (async {}.boxed(), "the pool controller ended by itself; this process exits, and kubelet restarts it"),
         ] {
             let mut tasks = Tasks::default();
             tasks.spawn("the instance controller", std::future::pending());

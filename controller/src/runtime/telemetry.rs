@@ -28,7 +28,8 @@ impl LogLevel {
 
 /// Installs the log for the whole process.
 pub(crate) fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
-    let filter = EnvFilter::try_new(level).with_context(|| format!("{level:?} is not a log level"))?;
+    let filter = EnvFilter::try_new(level)
+        .with_context(|| format!("{level:?} is not a log level: set --log-level to a level such as info or debug"))?;
     let (filter, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
     match format {

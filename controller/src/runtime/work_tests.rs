@@ -104,7 +104,7 @@ fn readers() -> Vec<Reader> {
 }
 
 #[test]
-fn work_grows_no_faster_than_the_text() {
+fn allocations_grow_no_faster_than_the_text() {
     type Text = (&'static str, fn(usize) -> String, usize);
     let texts: [Text; 7] = [
         ("nested aliases", bomb, 20),

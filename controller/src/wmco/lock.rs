@@ -54,7 +54,7 @@ impl Holder {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
         format!(
             "the Windows Machine Config Operator was last seen in the Pod {pod} (lock: ConfigMap {namespace}/{LOCK}), and two operators must not \
-             change the same nodes. No operation begins until no Pod has held that lock for a minute: delete the Subscription and the \
+             change the same nodes. Operations begin when no Pod holds that lock for a minute: delete the Subscription and the \
              ClusterServiceVersion of the Windows Machine Config Operator, or its Deployment (docs/guide/from-wmco.md)"
         )
     }
@@ -91,7 +91,7 @@ fn may_work(pod: &Pod, uid: &str) -> bool {
     pod.metadata.uid.as_deref() == Some(uid) && !matches!(phase, "Succeeded" | "Failed") && !is_ours
 }
 
-/// Returns WMCO if it runs. `ours` is the namespace of this operator.
+/// Returns the lock of WMCO and the Pod that holds it, if WMCO runs. `ours` is the namespace of this operator.
 pub(crate) async fn holder(client: &Client, ours: &str) -> kube::Result<Option<Holder>> {
     for namespace in namespaces(ours) {
         if let Some(holder) = holder_in(client, namespace).await?
@@ -123,7 +123,7 @@ async fn holder_in(client: &Client, namespace: &str) -> kube::Result<Option<Hold
 /// Reason why no operation may begin.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Presence {
-    /// WMCO runs.
+    /// WMCO runs, or its Pod has ended recently.
     #[error("{}", .0.message())]
     Lives(Box<Holder>),
     /// WMCO has nodes here, and this process does not know for how long no Pod has held the lock.
@@ -189,7 +189,7 @@ impl OtherOperator {
         let seen = match found {
             Ok(found) => found.map_or(Ok(()), Err),
             Err(error) => {
-                tracing::warn!(%error, "failed to check whether the Windows Machine Config Operator runs");
+                tracing::warn!(%error, "failed to check whether the Windows Machine Config Operator runs; the operator retries");
                 if !matches!(&*self.0.borrow(), None | Some(Err(Presence::Unknown(_)))) {
                     return false;
                 }
@@ -246,7 +246,7 @@ impl Last {
 }
 
 /// Follows the lock until `stop`, and calls `on_seen` at each check. `ours` is the namespace of this operator, `lease` the duration of its Lease, and
-/// `has_nodes` returns whether WMCO has nodes in the cluster.
+/// `has_nodes` reports whether WMCO has nodes in the cluster.
 pub(crate) async fn follow(
     client: Client,
     ours: &str,
@@ -325,8 +325,8 @@ mod tests {
             ("it is gone", &owned, None, false),
             ("a lock without an owner", &json!([]), Some(pod("1", "Running", &theirs)), false),
             ("a lock of something else", &by_other, Some(pod("1", "Running", &theirs)), false),
-            ("a lock of what no Pod can be named", &by_no_name, Some(pod("1", "Running", &theirs)), false),
-            ("a lock that names one of us", &owned, Some(pod("1", "Running", &ours)), false),
+            ("a lock of a name that no Pod can have", &by_no_name, Some(pod("1", "Running", &theirs)), false),
+            ("a lock that names a Pod of this operator", &owned, Some(pod("1", "Running", &ours)), false),
         ] {
             let api = FakeApi::new();
             api.on("GET", LOCK_PATH, 200, lock_in("ns", owners));
@@ -378,7 +378,7 @@ mod tests {
             (120, None, None),
             (121, None, None),
         ];
-        // A Pod has ended before this process began.
+        // The Pod ended before this process began.
         const MAY: &str = "may return";
         let unseen = [(0, None, Some(MAY)), (59, None, Some(MAY)), (60, None, None), (61, None, None)];
         let next_one = [(0, None, Some(MAY)), (59, Some("wmco-2"), Some("wmco-2")), (61, None, Some("wmco-2"))];

@@ -42,7 +42,7 @@ const SHOWN_BY_WINE: [&str; 2] = ["maintenance-on-host", "patched-restart"];
 /// Result and text of each row, by its id.
 type Rows = BTreeMap<String, (String, String)>;
 
-/// Parses the rows of a table whose cells are separated by two spaces.
+/// Parses the rows of a table whose cells are separated by two or more spaces.
 fn of_table(table: &str) -> Rows {
     let lines = table.lines().skip(1).take_while(|line| !line.is_empty());
     let cells = lines.map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>());
@@ -109,7 +109,7 @@ impl Bed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_whole_life_of_a_simulated_node() -> Result<()> {
+async fn rows_pass_for_a_simulated_host_and_are_undone() -> Result<()> {
     let bed = Bed::new().await?;
     the_first_hour_is_one_page(&bed).await?;
     let (code, out, error) = bed.run(&[]).await?;
@@ -151,7 +151,7 @@ async fn the_first_hour_is_one_page(bed: &Bed) -> Result<()> {
     let more = ["--yes", "--first-hour", "--timeout", "2m", "--image", "example.com/windows"];
     let (code, page, progress) = bed.run(&[&more[..], &["--wicd", &wicd, "--out", &file]].concat()).await?;
     ensure!(code == Some(0) && page.contains("Nothing is left."), "{code:?}\n{page}\n{progress}");
-    ensure!(std::fs::read_to_string(out.path())? == page, "the file is not what is printed");
+    ensure!(std::fs::read_to_string(out.path())? == page, "the file differs from the printed page");
     ensure!(page.contains("Windows:  Windows Server 2022 Datacenter 10.0.20348.2527, en-US\n"), "{page}");
     ensure!(page.contains("Node:     kubelet v") && page.contains("the host follows "), "{page}");
     let lines: Vec<Vec<&str>> = page
@@ -219,9 +219,9 @@ async fn a_failed_run_leaves_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Runs the program on Wine hosts. Rows that read the output of Windows commands are skipped: Wine's output differs.
+/// Runs the program on Wine hosts. Rows that need Windows or containerd are skipped.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wine_host() -> Result<()> {
+async fn rows_pass_for_wine_hosts() -> Result<()> {
     if let Err(reason) = testbed::wine::available() {
         return testbed::skip(&reason);
     }
@@ -258,7 +258,7 @@ async fn passes(world: &crate::wine::World, host: &WineHost, identity: &Path) ->
 }
 
 async fn signal(child: &tokio::process::Child, name: &str) -> Result<()> {
-    let pid = child.id().context("it has ended")?;
+    let pid = child.id().context("the program has ended")?;
     let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().await?;
     ensure!(status.success(), "kill -s {name} failed");
     Ok(())

@@ -126,7 +126,7 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
         ("new", json!("x")),
         ("windowsmachineconfig.openshift.io/version2", json!("x")),
     ] {
-        assert_refused(merge_patch(&nodes, "access-1", annotate(key, value)).await, "alone");
+        assert_refused(merge_patch(&nodes, "access-1", annotate(key, value)).await, "only these annotations");
     }
     for (patch, why) in [
         (json!({"spec": {"unschedulable": true}}), "spec or the status"),
@@ -332,10 +332,7 @@ async fn only_the_operator_writes_metadata_of_instances() -> Result<()> {
         if allowed {
             result?;
         } else {
-            assert_refused(
-                result,
-                "labels, owners and finalizers of a WindowsInstance are written by the operator alone",
-            );
+            assert_refused(result, "only the operator writes labels, owners and finalizers of a WindowsInstance");
         }
     }
     // A user may delete an instance, also in the foreground. Only an administrator of the policies may remove its finalizers.

@@ -298,7 +298,7 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
     let whose = "each for its signer, and no others";
     // The approver of other tests does not know this node, and leaves its requests alone. (It would decide requests of wicd.)
     let pem = Forged::new("system:node:approve-1", &["system:nodes"]).pem();
-    // This request does not name a node: kube-controller-manager would approve such a request of an administrator by itself.
+    // The user's request does not name a node: kube-controller-manager would itself approve an administrator's request that names one.
     let of_person = Forged::new("approve-1", &["it"]).pem();
     for (what, requester, signer, usage, seconds, refusal) in [
         ("its own, of a wicd", &operator, CLIENT, client, Some(3600), None),
@@ -336,7 +336,7 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
             None => drop(decide("Approved").await.unwrap_or_else(|e| panic!("{what}: {e}"))),
             Some(why) => {
                 assert_refused(decide("Approved").await, why);
-                // The operator may deny every request, also those that it may not approve.
+                // The operator may deny every request, including those that it may not approve.
                 decide("Denied").await?;
             }
         }

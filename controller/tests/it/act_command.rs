@@ -105,14 +105,14 @@ async fn a_user_controls_pools_and_hosts_with_the_plugin() -> Result<()> {
     plugin.run_refused(&["abandon", "gate-1", "--yes"], "take it out of the list of yard first")?;
 
     // Pause and resume one host.
-    let held = async || {
+    let hold = async || {
         let instance = world.instance("win-0").await?;
         anyhow::Ok(instance.and_then(|instance| instance.annotations().get(key::HOLD).cloned()))
     };
     plugin.run_ok(&["pause", "--host", "win-0"])?;
-    ensure!(held().await?.as_deref() == Some("true"));
+    ensure!(hold().await?.as_deref() == Some("true"));
     plugin.run_ok(&["resume", "--host", "win-0"])?;
-    ensure!(held().await?.is_none());
+    ensure!(hold().await?.is_none());
 
     // kubectl completes the names of pools.
     let (code, out, error) = plugin.run(COMPLETION, &["pause", ""])?;

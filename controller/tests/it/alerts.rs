@@ -205,7 +205,7 @@ async fn faults_of_pools_fire_alerts(watched: &Watched) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), NAMESPACE);
     maps.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "missing"}}))?).await?;
     watched.until_silent("SourceStale", "source").await?;
-    dashboard::shows_something(&watched.prometheus).await
+    dashboard::check_queries(&watched.prometheus).await
 }
 
 async fn holds_and_pauses_silence_alerts(watched: &Watched) -> Result<()> {
@@ -261,7 +261,7 @@ async fn waiting_changes_fire_no_alert(watched: &Watched) -> Result<()> {
         world.edit_pool(pool, change()).await?;
         let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", reason);
         world.until(pool, reason.as_str(), waits).await?;
-        // Rules are evaluated as often as the operator is scraped: at least three times since.
+        // Rules are evaluated as often as the operator is scraped: after four samples, they have seen the reason at least three times.
         let series = format!(r#"windows_node_pool_status_reason{{pool="{pool}",type="Updated",reason="{reason}"}}"#);
         let seen = format!("count_over_time({series}[5m]) > 3");
         let is_seen = || async { watched.prometheus.query(&seen).await.is_ok_and(|samples| !samples.is_empty()) };
@@ -284,9 +284,8 @@ async fn faults_of_the_operator_fire_alerts(watched: &mut Watched) -> Result<()>
 
     watched.world.stop().await?;
     watched.until_fires("sDown", "").await?;
-    // An operator with an invalid payload does not take the Lease at once.
+    // An operator with an invalid payload waits for two Lease durations before it leads and reports the fault.
     watched.world.options.payload = "/nowhere".into();
-    // The operator waits for two Lease durations before it leads to report the fault.
     let args = &mut watched.world.options.args;
     let set = args.iter().position(|arg| arg == "--lease-duration").context("the Lease has no duration")?;
     args[set + 1] = "10s".into();

@@ -107,7 +107,7 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     world.until("factory", "it waits", |p| waits(p, "wmco-1")).await?;
     nodes.delete("legacy", &DeleteParams::default()).await?;
     ensure!(world.operator.get("/readyz").await?.contains("200 OK"), "it is not ready");
-    ensure!(world.operator.metric(FAULT).await? > 0.0, "the metric does not say it");
+    ensure!(world.operator.metric(FAULT).await? > 0.0, "the metric does not report the fault");
     ensure!(world.pool("factory").await?.finalizers().is_empty(), "the pool has a finalizer");
     ensure!(world.instance("win-0").await?.is_none(), "there is an instance");
     ensure!(hosts[0].stats().connections == 0, "the host was logged in to");
@@ -139,8 +139,7 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     world.until("factory", "the next process waits", |p| waits(p, "wmco-2")).await?;
     let wrong = Forged::new("system:node:win-0", &["system:nodes", "system:masters"]).pem();
     let as_node = kubelet(&world.control_plane, "win-0").await?;
-    let wrong =
-        Post::of(Kind::KubeletClient, "not as this operator wants it", &as_node, wrong).send().await?.name_any();
+    let wrong = Post::of(Kind::KubeletClient, "with a forbidden group", &as_node, wrong).send().await?.name_any();
     for name in renew(&world, "win-0", &hosts[0].address().to_string()).await? {
         world.eventually("a renewal is approved", || async { verdict(&world, &name).await == ["Approved"] }).await?;
     }
@@ -150,7 +149,7 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     stop_wmco(&world, "wmco-2").await?;
     world.until("factory", "both are there", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await?;
     world.eventually("it is denied", || async { verdict(&world, &wrong).await == ["Denied"] }).await?;
-    ensure!(world.operator.metric(FAULT).await? == 0.0, "the metric still says it");
+    ensure!(world.operator.metric(FAULT).await? == 0.0, "the metric still reports the fault");
     Ok(())
 }
 
@@ -186,7 +185,7 @@ async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()>
     };
     world.until("factory", "it says what is wrong", is_refused).await?;
     let metric = broken.metric(r#"windows_node_pool_fault{reason="PayloadInvalid"}"#).await?;
-    ensure!(metric > 0.0, "the metric does not say it");
+    ensure!(metric > 0.0, "the metric does not report the fault");
 
     // The operator contacts no host, but renews the certificates of nodes.
     world.apply("late", &spec(&hosts[1..])).await?;

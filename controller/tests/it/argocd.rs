@@ -121,8 +121,12 @@ where
     Ok(Api::all(world.client.clone()).patch(&object.name_any(), &params, &patch).await?)
 }
 
-/// Checks the health of an object, and stores the object under the name.
-fn is_shown<K: Resource<DynamicType = ()> + Serialize>(object: &K, status: &str, name: &str) -> Result<()> {
+/// Checks the health of an object, and stores the object as test data under `name`.
+fn check_health_and_store<K: Resource<DynamicType = ()> + Serialize>(
+    object: &K,
+    status: &str,
+    name: &str,
+) -> Result<()> {
     let object = json!(object);
     let health = health(std::slice::from_ref(&object))?.remove(0);
     ensure!(health.status == status, "{name}: {health:?}, not {status}: {}", object["status"]);
@@ -189,10 +193,10 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     let in_git = manifest(&hosts, 3);
     sync(&world, &in_git).await?;
     let joins = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::RECONCILING);
-    is_shown(&seen(&world, "it joins hosts", joins).await?, "Progressing", "progressing")?;
+    check_health_and_store(&seen(&world, "it joins hosts", joins).await?, "Progressing", "progressing")?;
     let all = |p: &WindowsNodePool| is_ready(p) && pool_status(p).up_to_date_nodes == 3;
     let pool = seen(&world, "all are nodes", all).await?;
-    is_shown(&pool, "Healthy", "healthy")?;
+    check_health_and_store(&pool, "Healthy", "healthy")?;
     ensure!(possible(&pool)? == ["pause"], "{:?}", possible(&pool)?);
     nothing_is_tracked(&world, &hosts).await?;
     let same = sync(&world, &in_git).await?.metadata.generation == pool.metadata.generation;
@@ -203,10 +207,10 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     act_and_store(&world, &pool, "pause").await?;
     sync(&world, &in_git).await?;
     let pool = seen(&world, "it is paused", is_paused).await?;
-    is_shown(&pool, "Suspended", "suspended_paused")?;
+    check_health_and_store(&pool, "Suspended", "suspended_paused")?;
     act_and_store(&world, &pool, "resume").await?;
     sync(&world, &in_git).await?;
-    let pool = seen(&world, "it goes on", |p| is_ready(p) && !is_paused(p)).await?;
+    let pool = seen(&world, "it continues", |p| is_ready(p) && !is_paused(p)).await?;
     ensure!(possible(&pool)? == ["pause"], "{:?}", possible(&pool)?);
 
     let in_git = manifest(&hosts, 6);
@@ -214,7 +218,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     let waits =
         |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval);
     let pool = seen(&world, "it waits for an approval", waits).await?;
-    is_shown(&pool, "Suspended", "suspended_approval")?;
+    check_health_and_store(&pool, "Suspended", "suspended_approval")?;
     act_and_store(&world, &pool, "approve").await?;
     sync(&world, &in_git).await?;
     seen(&world, "all follow", all).await?;
@@ -223,7 +227,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     sync(&world, &in_git).await?;
     let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
     let pool = seen(&world, "the removal waits", held).await?;
-    is_shown(&pool, "Degraded", "degraded_removal")?;
+    check_health_and_store(&pool, "Degraded", "degraded_removal")?;
     act_and_store(&world, &pool, "confirm-removal").await?;
     sync(&world, &in_git).await?;
     for host in &hosts[1..] {
@@ -245,7 +249,7 @@ async fn nothing_is_tracked(world: &World, hosts: &[SimHost]) -> Result<()> {
             all.for_each(|key| writeln!(keys, "{key}").unwrap_or_default());
         }
         ensure!(!keys.contains("argocd.argoproj.io") && !keys.contains(INSTANCE), "{name}: {keys}");
-        is_shown(&instance, "Healthy", "healthy")?;
+        check_health_and_store(&instance, "Healthy", "healthy")?;
     }
     Ok(())
 }
@@ -258,7 +262,7 @@ async fn a_list_is_fetched_and_a_failed_host_is_retried_from_argo_cd() -> Result
     sync(&world, &in_git).await?;
     let fails = |p: &WindowsNodePool| has_status(p, kind::READY, "False") && has_status(p, kind::RECONCILING, "True");
     let pool = seen(&world, "the server does not answer", fails).await?;
-    is_shown(&pool, "Progressing", "progressing_source")?;
+    check_health_and_store(&pool, "Progressing", "progressing_source")?;
     let pool = act_and_store(&world, &pool, "fetch").await?;
     let value = pool.annotations().get(key::RECONCILE_REQUESTED).cloned();
     ensure!(value.is_some(), "{:?}", pool.metadata);
@@ -270,9 +274,9 @@ async fn a_list_is_fetched_and_a_failed_host_is_retried_from_argo_cd() -> Result
     sync(&world, &manifest(&hosts, 3)).await?;
     let failed = |i: &WindowsInstance| status(i).failures.is_some_and(|f| f.next_retry_time.is_some());
     let instance = world.until_instance("win-0", "it has failed", failed).await?;
-    is_shown(&instance, "Progressing", "progressing_retry")?;
+    check_health_and_store(&instance, "Progressing", "progressing_retry")?;
     let pool = seen(&world, "it reports the host", |p| pool_status(p).failed_nodes == 1).await?;
-    is_shown(&pool, "Progressing", "progressing_retry")?;
+    check_health_and_store(&pool, "Progressing", "progressing_retry")?;
     hosts[0].power_on();
     let instance: WindowsInstance = act_and_store(&world, &instance, "retry").await?;
     ensure!(instance.annotations().contains_key(key::RETRY), "{:?}", instance.metadata);
@@ -293,11 +297,11 @@ async fn a_pause_survives_the_three_way_merge() -> Result<()> {
     let apply = async || kubectl(&world.control_plane, &["apply", "-f", path]).await;
     apply().await?;
     let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/gitops/argocd-pool.yaml");
-    let path = example.to_str().context("no UTF-8")?;
+    let path = example.to_str().context("path is not UTF-8")?;
     let example = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", path];
     kubectl(&world.control_plane, &example).await?;
     let pool = seen(&world, "it is planned", |p| pool_status(p).plan.is_some()).await?;
-    is_shown(&pool, "Suspended", "suspended_plan")?;
+    check_health_and_store(&pool, "Suspended", "suspended_plan")?;
     act(&world, &pool, "pause").await?;
     ensure!(apply().await?.trim().ends_with("unchanged"), "self-heal would undo the pause");
     ensure!(world.pool(POOL).await?.spec.rollout().paused == Some(true), "the pause is undone");

@@ -40,12 +40,12 @@ async fn as_node_manager(host: &SimHost) -> Result<Client> {
     let on_disk = |path: &str| host.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
     let mut kubeconfig = Kubeconfig::from_yaml(&fs::read_to_string(on_disk(path::NODE_MANAGER_KUBECONFIG))?)?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
-        let ca = cluster.certificate_authority.take().context("it names a CA")?;
-        cluster.certificate_authority = Some(on_disk(&ca).to_str().context("UTF-8")?.to_owned());
+        let ca = cluster.certificate_authority.take().context("the kubeconfig names no CA")?;
+        cluster.certificate_authority = Some(on_disk(&ca).to_str().context("path is not UTF-8")?.to_owned());
     }
     for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
-        let token = user.token_file.take().context("it names a token")?;
-        user.token_file = Some(on_disk(&token).to_str().context("UTF-8")?.to_owned());
+        let token = user.token_file.take().context("the kubeconfig names no token")?;
+        user.token_file = Some(on_disk(&token).to_str().context("path is not UTF-8")?.to_owned());
     }
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
@@ -133,7 +133,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     for (about, node, status, patch, why) in [
         ("another node", "win-1", false, initialise.clone(), "the Node of its own host and no other"),
         ("the status of another", "win-1", true, addresses, "the Node of its own host and no other"),
-        ("a cordon", "win-0", false, json!({"spec": {"unschedulable": true}}), "nothing more of the spec"),
+        ("a cordon", "win-0", false, json!({"spec": {"unschedulable": true}}), "only set an empty providerID"),
         ("another providerID", "win-0", false, json!({"spec": {"providerID": "azure:///vm-1"}}), "spec.providerID"),
         (
             "a taint",
@@ -147,7 +147,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
             "win-0",
             false,
             json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
-            "labels of zone",
+            "only the labels that a cloud sets",
         ),
         (
             "an annotation",
@@ -156,8 +156,8 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
             json!({"metadata": {"annotations": {"x": "y"}}}),
             "may not change annotations",
         ),
-        ("a condition", "win-0", true, json!({"status": {"conditions": []}}), "the addresses alone"),
-        ("the capacity", "win-0", true, json!({"status": {"capacity": {"cpu": "64"}}}), "the addresses alone"),
+        ("a condition", "win-0", true, json!({"status": {"conditions": []}}), "may not change conditions"),
+        ("the capacity", "win-0", true, json!({"status": {"capacity": {"cpu": "64"}}}), "may not change conditions"),
     ] {
         let answer = refusal(merge(&client, node, status, &patch).await);
         ensure!(answer.contains(why), "{about}: {answer}");
@@ -166,7 +166,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     let deleted = refusal(nodes.delete("win-0", &DeleteParams::default()).await);
     ensure!(deleted.contains("forbidden"), "{deleted}");
 
-    tokens_are_of_the_own_node_alone(&world).await?;
+    wicd_gets_tokens_only_for_its_own_node(&world).await?;
 
     // A host that leaves keeps no credentials of the cloud-node-manager.
     world.apply(POOL, &spec(&hosts[..1])).await?;
@@ -180,7 +180,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
 }
 
 /// Checks that wicd gets only tokens that are bound to its own Node, and only for the identity of the cloud-node-manager.
-async fn tokens_are_of_the_own_node_alone(world: &World) -> Result<()> {
+async fn wicd_gets_tokens_only_for_its_own_node(world: &World) -> Result<()> {
     let daemon: Api<ServiceAccount> = Api::namespaced(wicd(&world.control_plane, "win-0").await?, DEFAULT_NAMESPACE);
     let request = |node: Option<&str>, seconds: i64| -> Result<TokenRequest> {
         let bound = node.map(|name| json!({"apiVersion": "v1", "kind": "Node", "name": name}));

@@ -18,7 +18,7 @@ const PASSPHRASE_PROTECTED: &str = include_str!("../../remote/src/ssh/tests/keys
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_input_is_reported() -> Result<()> {
-    // No serving certificates: the only address with a DNS name here is the API server's, for which no host gets one.
+    // The hosts request no serving certificates: `localhost` leads to the address of the API server, for which no host gets one.
     let sim = SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() };
     let world = World::new(sim, &[]).await?;
     tokio::try_join!(

@@ -50,7 +50,7 @@ fn authorities(host: &SimHost, file: &str) -> usize {
 }
 
 /// Waits until the host trusts exactly `servers` authorities for the API server and `clients` for kubelet's clients, and is up to date.
-async fn trusts(world: &World, host: &SimHost, servers: usize, clients: usize) -> Result<()> {
+async fn until_trusts(world: &World, host: &SimHost, servers: usize, clients: usize) -> Result<()> {
     let both = || (authorities(host, "bootstrap-ca.crt"), authorities(host, "kubelet-ca.crt"));
     world.eventually("the host trusts the authorities", || async { both() == (servers, clients) }).await?;
     let version = |i: &api::WindowsInstance| status(i).current_version;
@@ -110,13 +110,13 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
     ensure!(!admits(Some(&new)).await? && !admits(None).await?, "kubelet answers unknown clients");
 
     // kubelet of Kubernetes 1.35 and earlier reads the API server's authorities only when it starts, but reloads those of its clients.
-    trusts(&world, host, 1, 2).await?;
+    until_trusts(&world, host, 1, 2).await?;
     world.control_plane.rotate(CaRotation::BothTrusted).await?;
-    trusts(&world, host, 2, 3).await?;
+    until_trusts(&world, host, 2, 3).await?;
     ensure!(starts("kubelet") == kubelet + 1, "kubelet was started {} times", starts("kubelet") - kubelet);
     logs_answer(&world, CaRotation::BothTrusted).await?;
 
-    // The operator read the authorities when it started, and does not trust the new certificate. It exits, and its successor trusts it.
+    // The operator read the authorities when it started, and does not trust the new certificate. It exits, and the next process reads them again.
     world.control_plane.rotate(CaRotation::NewInUse).await?;
     until_lease_is_renewed(&world).await?;
     logs_answer(&world, CaRotation::NewInUse).await?;
@@ -125,7 +125,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
     ensure!(starts("kubelet") == kubelet + 1, "new certificates restarted kubelet");
 
     world.control_plane.rotate(CaRotation::Done).await?;
-    trusts(&world, host, 1, 2).await?;
+    until_trusts(&world, host, 1, 2).await?;
     until_lease_is_renewed(&world).await?;
     logs_answer(&world, CaRotation::Done).await?;
     ensure!(starts("kubelet") == kubelet + 2, "kubelet was started {} times", starts("kubelet") - kubelet);
@@ -172,7 +172,7 @@ async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> 
     ensure!(admits(&world.control_plane, off, Some(new)).await?, "kubelet refuses the API server");
     ensure!(
         !admits(&world.control_plane, off, Some(old)).await?,
-        "kubelet answers the API server with its old certificate"
+        "kubelet still accepts the old certificate of the API server"
     );
     Ok(())
 }

@@ -127,7 +127,10 @@ async fn changes_of_the_cluster_reach_running_nodes() -> Result<()> {
         Ok(config["tlsMinVersion"].clone())
     };
     ensure!(served()? == "VersionTLS13", "{}", served()?);
-    ensure!((host.kubelet_starts(), host.boots()) == (starts + 1, boots), "a TLS profile restarts kubelet once");
+    ensure!(
+        (host.kubelet_starts(), host.boots()) == (starts + 1, boots),
+        "a TLS profile did not restart kubelet exactly once"
+    );
     let weak = json!({"minTLSVersion": "VersionTLS12", "ciphers": ["AES128-SHA"]});
     let before = version(&world).await?;
     set_tls_profile(&world, json!({"type": "Custom", "custom": weak})).await?;
@@ -177,10 +180,13 @@ async fn set_pull_secret(world: &World, login: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes an object of OpenShift.
+/// Writes an OpenShift object.
 async fn openshift(world: &World, version: &str, kind: &str, name: &str, fields: Value) -> Result<()> {
     let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}});
-    object.as_object_mut().context("it is an object")?.extend(fields.as_object().context("they are fields")?.clone());
+    object
+        .as_object_mut()
+        .context("it is not an object")?
+        .extend(fields.as_object().context("the fields are not an object")?.clone());
     world.control_plane.apply_yaml(&object.to_string()).await
 }
 
@@ -228,7 +234,7 @@ async fn mirrors_and_logins_of_registries_reach_running_nodes() -> Result<()> {
     let (before, first) = (version(&world).await?, login());
     set_pull_secret(&world, "hunter2").await?;
     until_followed(&world, &before).await?;
-    ensure!(login() != first, "containerd has the login of before");
+    ensure!(login() != first, "containerd still has the old login");
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
     let seen = serde_json::to_string(&maps.list(&ListParams::default()).await?.items)?
         + &serde_json::to_string(&pool_status(&world.pool(POOL).await?))?

@@ -1,4 +1,4 @@
-//! Hosts from the ConfigMap of WMCO, which works unchanged.
+//! Hosts from WMCO's ConfigMap `windows-instances`, which works unchanged.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ async fn delete(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Returns the fields of a pool that a field manager owns, without the status.
+/// Returns the fields of a pool that a field manager owns by its first entry.
 fn owned(pool: &WindowsNodePool, manager: &str) -> Value {
     let fields = pool.managed_fields().iter().find(|f| f.manager.as_deref() == Some(manager));
     fields.and_then(|f| f.fields_v1.clone()).map_or(Value::Null, |f| f.0)
@@ -111,7 +111,9 @@ async fn hosts_of_windows_instances_join_and_leave_without_a_users_pool() -> Res
     delete(&world).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     world
-        .until(WINDOWS_INSTANCES, "it says who stays", |p| is_held(p, "SourceNotFound", &["win-1, win-2", &confirm]))
+        .until(WINDOWS_INSTANCES, "it lists the hosts that stay", |p| {
+            is_held(p, "SourceNotFound", &["win-1, win-2", &confirm])
+        })
         .await?;
     for host in &hosts[1..] {
         let instance = world.instance(host.name()).await?.context("no instance")?;
@@ -227,7 +229,7 @@ async fn nodes_are_handed_back_to_wmco_and_adopted_again(world: &World, hosts: &
     edit(world, json!({"10.9.9.9": null})).await?;
     ensure!(is_gone().await, "the pool was made again");
     for (host, uid) in hosts.iter().zip(&before) {
-        ensure!(world.instance(host.name()).await?.is_none(), "{} has an instance yet", host.name());
+        ensure!(world.instance(host.name()).await?.is_none(), "{} still has an instance", host.name());
         ensure!(world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid, "it registered again");
     }
 
@@ -261,12 +263,12 @@ async fn a_pool_that_no_user_has_edited_is_created_and_deleted_with_its_source()
         .await?;
     until_ready(&world, WINDOWS_INSTANCES, 0).await?;
 
-    // A source that is deleted while no operator runs is noticed by the next one.
+    // The next operator process notices a source that was deleted while no operator ran.
     world.operator.signal("KILL")?;
     delete(&world).await?;
     world.new_operator().await?;
     let is_gone = || async { matches!(pools.get_opt(WINDOWS_INSTANCES).await, Ok(None)) };
-    world.eventually("it goes with its source", is_gone).await?;
+    world.eventually("the pool is deleted with its source", is_gone).await?;
 
     // A user's pool of that name with another source belongs to the user alone.
     world.apply(WINDOWS_INSTANCES, &spec(&[])).await?;

@@ -72,7 +72,7 @@ pub(crate) async fn kill_when(
     }
 }
 
-/// Collector of all UIDs that Nodes have had, by name. Stops on drop.
+/// Collector of the UIDs that Nodes have had since its start, by name. Stops on drop.
 pub(crate) struct Uids {
     seen: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<String>>>>,
     task: tokio::task::JoinHandle<()>,

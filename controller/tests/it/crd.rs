@@ -344,8 +344,8 @@ async fn a_null_is_a_field_that_is_not_set() -> Result<()> {
     Ok(())
 }
 
-/// Collects the paths of schemas in an OpenAPI document that have no type. Argo CD and the OpenShift console treat their values as
-/// atomic.
+/// Collects the paths of schemas in an OpenAPI document that do not describe their values: those without a type, objects without fields, and lists
+/// without items. Argo CD and the OpenShift console treat such values as atomic.
 fn without_type(schema: &Value, path: &str, found: &mut Vec<String>) {
     let says = |key: &str| schema.get(key).is_some();
     let is_reference = says("$ref") || says("x-kubernetes-int-or-string");

@@ -13,9 +13,9 @@ use testbed::binaries::{KUBERNETES, crdbudget};
 /// Oldest and newest supported version of Kubernetes.
 const ENDS: [&str; 2] = [KUBERNETES[KUBERNETES.len() - 1], KUBERNETES[0]];
 
-/// Returns the rules that the API server of version `of` refuses.
-fn refused(of: &str, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
-    let mut program = Command::new(crdbudget(of)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+/// Returns the rules that the API server of this version refuses.
+fn refused(version: &str, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
+    let mut program = Command::new(crdbudget(version)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;
     for crd in crds {
         writeln!(input, "{}", serde_json::to_string(crd)?)?;
@@ -28,9 +28,9 @@ fn refused(of: &str, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
 
 #[test]
 fn the_oldest_and_the_newest_api_server_accept_each_crd() -> Result<()> {
-    for of in ENDS {
-        let refused = refused(of, &api::crds())?;
-        assert!(refused.is_empty(), "{of}: {}", refused.join("\n"));
+    for version in ENDS {
+        let refused = refused(version, &api::crds())?;
+        assert!(refused.is_empty(), "{version}: {}", refused.join("\n"));
     }
     Ok(())
 }
@@ -43,9 +43,12 @@ fn a_rule_beyond_the_budget_is_found() -> Result<()> {
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["costly"] = json!({
         "type": "array", "items": {"type": "string", "x-kubernetes-validations": [{"rule": "self.matches('^(a|b)*$')"}]},
     });
-    for of in ENDS {
-        let refused = refused(of, &[serde_json::from_value(crd.clone())?])?;
-        assert!(refused.iter().any(|line| line.contains("[costly]") && line.contains("budget")), "{of}: {refused:?}");
+    for version in ENDS {
+        let refused = refused(version, &[serde_json::from_value(crd.clone())?])?;
+        assert!(
+            refused.iter().any(|line| line.contains("[costly]") && line.contains("budget")),
+            "{version}: {refused:?}"
+        );
     }
     Ok(())
 }

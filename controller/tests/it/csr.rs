@@ -103,7 +103,7 @@ pub(crate) fn conditions(csr: &CertificateSigningRequest) -> Vec<(String, String
     conditions.map(|c| (c.type_.clone(), c.reason.clone().unwrap_or_default())).collect()
 }
 
-/// Returns the client of a user who may only post requests.
+/// Lets bootstrap tokens and a user post requests, and returns the client of the user, who may do nothing else.
 async fn alice(control_plane: &ControlPlane) -> Result<Client> {
     let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: it-requests}\n\
         rules: [{apiGroups: [certificates.k8s.io], resources: [certificatesigningrequests], verbs: [create]}]\n---\n\
@@ -187,7 +187,7 @@ async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     let ca = der(0x30, &[&der(1, &[&[0xff]])]);
     let win1 = || node("csr-1");
     let served = |what, names: &[Name<'_>]| Post::of(KubeletServing, what, &k1, node("csr-1").names(names).pem());
-    // There is one attack for each requester, signer and kind of fault. `controller/core/src/csr/cases.rs` has all attacks.
+    // These attacks cover the requesters, the signers and the kinds of faults. `controller/core/src/csr/cases.rs` has all attacks.
     let attacks = [
         Post::of(KubeletClient, "another node renews", &k2, win1().pem()),
         Post::of(KubeletClient, "a user", &alice, win1().pem()),

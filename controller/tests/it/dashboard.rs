@@ -14,7 +14,7 @@ fn installed() -> Result<String> {
     Ok(std::fs::read_to_string(root().join(file))?)
 }
 
-/// Returns the queries of panels, annotations and variables, each with its title. `$pool` stands for all pools.
+/// Returns the queries of panels, annotations and variables, each with its title, and with `.*` in place of `$pool`.
 fn queries(dashboard: &str) -> Result<Vec<(String, String)>> {
     let dashboard: Value = serde_json::from_str(dashboard)?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -47,16 +47,16 @@ async fn without_samples(prometheus: &Prometheus, dashboard: &str) -> Result<Vec
     Ok(titles)
 }
 
-/// Checks that Prometheus accepts each query and finds samples for it. Requires that faults of pools have raised alerts.
-pub(crate) async fn shows_something(prometheus: &Prometheus) -> Result<()> {
+/// Checks that Prometheus accepts each query, and finds samples for all but those of [`EMPTY`]. Requires that faults of pools have raised alerts.
+pub(crate) async fn check_queries(prometheus: &Prometheus) -> Result<()> {
     let dashboard = installed()?;
     let empty = without_samples(prometheus, &dashboard).await?;
-    ensure!(empty == EMPTY, "these show nothing: {empty:?}");
+    ensure!(empty == EMPTY, "queries without samples: {empty:?}");
     let misspelt = dashboard.replace("windows_node_pool_idle", "windows_node_pool_idl");
     let empty = without_samples(prometheus, &misspelt).await?;
     ensure!(empty.len() == EMPTY.len() + 2, "a panel and a variable name a metric that does not exist: {empty:?}");
     let broken = dashboard.replace("sum by (reason)", "sum by reason");
-    ensure!(without_samples(prometheus, &broken).await.is_err(), "Prometheus takes a query that is none");
+    ensure!(without_samples(prometheus, &broken).await.is_err(), "Prometheus accepts an invalid query");
     Ok(())
 }
 

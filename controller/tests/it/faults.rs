@@ -1,4 +1,5 @@
-//! Faults as an on-call engineer sees them: `docs/guide/transcripts/faults.txt` shows the output of kubectl, the metrics, and the command that corrects each.
+//! Faults as an on-call engineer sees them: `docs/guide/transcripts/faults.txt` shows the output of kubectl, the metrics, and the command that
+//! corrects each fault.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ impl Case<'_> {
     /// Applies the pool, and waits until all its hosts are nodes.
     async fn join(&self, fields: Value) -> Result<()> {
         self.apply(&spec_with(&self.hosts, fields)).await?;
-        self.is_mended("it has joined").await
+        self.until_ready("it has joined").await
     }
 
     async fn kubectl(&mut self, args: &[&str]) -> Result<()> {
@@ -75,11 +76,11 @@ impl Case<'_> {
         self.world.until(self.name, "its pool names it", names_it).await
     }
 
-    async fn is_mended(&self, what: &str) -> Result<()> {
+    async fn until_ready(&self, what: &str) -> Result<()> {
         self.world.until(self.name, what, is_ready).await
     }
 
-    /// Adds what the user on call reads first to the page, once conditions, events and metrics no longer change.
+    /// Adds to the page what the on-call engineer reads first, once conditions, events and metrics no longer change.
     async fn show(&mut self) -> Result<()> {
         self.settled(async |case| case.capture().await).await
     }
@@ -103,10 +104,10 @@ impl Case<'_> {
                 return Ok(());
             }
         }
-        anyhow::bail!("it never stays the same: {versions:?}")
+        anyhow::bail!("the objects or metrics change all the time: {versions:?}")
     }
 
-    /// Returns the versions of the objects that the user on call reads, and the pool's metrics.
+    /// Returns the versions of the objects that the on-call engineer reads, and the pool's metrics.
     async fn versions(&self) -> Result<Vec<String>> {
         let version = |meta: &ObjectMeta| meta.resource_version.clone().unwrap_or_default();
         let client = &self.world.client;
@@ -154,7 +155,7 @@ impl Case<'_> {
     }
 }
 
-/// Function that causes a fault, and corrects it as the user on call would.
+/// Function that causes a fault, and corrects it as the on-call engineer would.
 type Happens = for<'a> fn(Case<'a>) -> LocalBoxFuture<'a, Result<()>>;
 
 /// Faults: the name, the number of hosts, and the function. Each has a section in `docs/guide/transcripts/faults.txt`, and a row in
@@ -191,7 +192,7 @@ async fn each_fault_says_where_why_and_what_to_do() -> Result<()> {
         }
         cases.push((name, happens(Case { world: &world, name, hosts, page: Transcript::default() })));
     }
-    // Runs after all others: while the list of one pool cannot be read, no other pool removes a node.
+    // The fault `repository-unreachable` comes after all others: while the list of one pool cannot be read, no other pool removes a node.
     let (alone, together): (Vec<_>, Vec<_>) =
         cases.into_iter().partition(|(name, _)| *name == "repository-unreachable");
     let mut ends = Vec::new();
@@ -217,7 +218,7 @@ async fn connection_refused(mut case: Case<'_>) -> Result<()> {
     case.show().await?;
     let right = json!([entry(&case.hosts[0])]);
     case.patch(&json!({"spec": {"inventory": {"hosts": right}}})).await?;
-    case.is_mended("it joins").await?;
+    case.until_ready("it joins").await?;
     case.ends().await
 }
 
@@ -228,7 +229,7 @@ async fn key_refused(mut case: Case<'_>) -> Result<()> {
     case.show().await?;
     case.hosts[0].mend();
     case.retry().await?;
-    case.is_mended("it joins").await?;
+    case.until_ready("it joins").await?;
     case.ends().await
 }
 
@@ -249,7 +250,7 @@ async fn secret_missing(mut case: Case<'_>) -> Result<()> {
     case.page.say(&command, &String::from_utf8(output.stdout)?);
     // With the default backoff, the next attempt would come within seconds.
     case.world.annotate(&case.host(), key::RETRY, "1").await?;
-    case.is_mended("it joins").await?;
+    case.until_ready("it joins").await?;
     case.ends().await
 }
 
@@ -262,7 +263,7 @@ async fn host_listed_twice(mut case: Case<'_>) -> Result<()> {
     case.world.until(case.name, "one is a node, the other is refused", said).await?;
     case.show().await?;
     case.patch(&json!({"spec": {"inventory": {"hosts": [entry(&case.hosts[0])]}}})).await?;
-    case.is_mended("one entry is left").await?;
+    case.until_ready("one entry is left").await?;
     case.ends().await
 }
 
@@ -273,7 +274,7 @@ async fn clock_wrong(mut case: Case<'_>) -> Result<()> {
     case.show().await?;
     case.hosts[0].mend();
     case.retry().await?;
-    case.is_mended("it joins").await?;
+    case.until_ready("it joins").await?;
     case.ends().await
 }
 
@@ -287,7 +288,7 @@ async fn host_off_in_rollout(mut case: Case<'_>) -> Result<()> {
     case.show().await?;
     case.hosts[0].mend();
     case.retry().await?;
-    case.is_mended("both are updated").await?;
+    case.until_ready("both are updated").await?;
     case.ends().await
 }
 
@@ -299,7 +300,7 @@ async fn drain_blocked(mut case: Case<'_>) -> Result<()> {
     case.until(kind::DEGRADED, "True", "DrainBlocked").await?;
     case.show().await?;
     case.kubectl(&["patch", "pdb", "cart", "--type=merge", "-p", r#"{"spec":{"minAvailable":0}}"#]).await?;
-    case.is_mended("it is updated").await?;
+    case.until_ready("it is updated").await?;
     case.ends().await
 }
 
@@ -310,7 +311,7 @@ async fn node_not_ready(mut case: Case<'_>) -> Result<()> {
     case.world.until(case.name, "its node is down", |p| pool_status(p).ready_nodes == 2).await?;
     case.show().await?;
     case.patch(&json!({"spec": {"remediation": {"type": "Reconfigure", "notReadySeconds": 30}}})).await?;
-    case.is_mended("it is repaired").await?;
+    case.until_ready("it is repaired").await?;
     case.ends().await
 }
 
@@ -323,7 +324,7 @@ async fn host_key_changed(mut case: Case<'_>) -> Result<()> {
     let fingerprint = case.hosts[0].host_key().fingerprint(russh::keys::HashAlg::Sha256);
     let (host, trust) = (case.host(), format!("{}={fingerprint}", key::TRUST_HOST_KEY));
     case.kubectl(&["annotate", "wi", &host, &trust]).await?;
-    case.is_mended("it is updated").await?;
+    case.until_ready("it is updated").await?;
     case.ends().await
 }
 
@@ -343,7 +344,7 @@ async fn node_on_hold(mut case: Case<'_>) -> Result<()> {
     case.join(json!({})).await?;
     let (host, hold, free) = (case.host(), format!("{}=true", key::HOLD), format!("{}-", key::HOLD));
     case.kubectl(&["annotate", "node", &host, &hold]).await?;
-    // Otherwise the operator may see the change before the annotation, and begin with this node.
+    // Without this wait, the operator may see the change before the annotation, and begin with this node.
     case.world.until_on_hold(&host).await?;
     case.patch(&change()).await?;
     case.until(kind::READY, "True", "OnHold").await?;
@@ -388,7 +389,7 @@ async fn annotation_without_effect(mut case: Case<'_>) -> Result<()> {
     case.world.until_event(&host, "AnnotationWithoutEffect").await?;
     case.show().await?;
     case.kubectl(&["annotate", "wi", &host, &no]).await?;
-    case.is_mended("nothing has happened").await?;
+    case.until_ready("nothing has happened").await?;
     case.ends().await
 }
 
@@ -399,7 +400,7 @@ async fn window_closed(mut case: Case<'_>) -> Result<()> {
     case.until(kind::READY, "Unknown", "WaitingForWindow").await?;
     case.show().await?;
     case.patch(&json!({"spec": {"rollout": {"maintenanceWindows": null}}})).await?;
-    case.is_mended("it is updated").await?;
+    case.until_ready("it is updated").await?;
     case.ends().await
 }
 

@@ -88,7 +88,7 @@ async fn a_change_of_the_source_changes_no_node() -> Result<()> {
     switch(&world, set, port, Some("MachineSet openshift-machine-api/paint")).await?;
     same(&world, &hosts, &first, "a MachineSet").await?;
 
-    ensure!(world.pool(WINDOWS_INSTANCES).await.is_err(), "a pool was made for nothing");
+    ensure!(world.pool(WINDOWS_INSTANCES).await.is_err(), "the operator made a pool that no source needs");
     let seen = watcher.seen.lock().unwrap();
     ensure!(seen.ever_cordoned.is_empty() && seen.ever_disrupted.is_empty(), "{:?}", seen.ever_disrupted);
     Ok(())

@@ -37,8 +37,8 @@ use crate::statuses::Statuses;
 /// Time limit of each wait. It is long enough for a busy machine, and only ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
-/// Arguments of an operator that survives a restart of the API server on a busy machine. It cannot renew its Lease meanwhile: with a short Lease
-/// the process would exit, and no kubelet restarts it here.
+/// Arguments with which the operator survives a restart of the API server on a busy machine. The operator cannot renew its Lease meanwhile: with a
+/// short Lease, the process would exit, and no kubelet restarts it here.
 pub(crate) const OUTLIVES_API_SERVER: [&str; 2] = ["--lease-duration", "4m"];
 
 /// Content of `wicd.exe` for simulated hosts, which only compare its hash.
@@ -241,7 +241,7 @@ impl World {
     /// Waits as [`World::eventually`] does, and calls `ask` again at each change of the pool or instance of this name.
     async fn until_says<F: Future<Output = bool>>(&self, name: &str, what: &str, ask: impl Fn() -> F) -> Result<()> {
         let waited = timeout(LIMIT, self.statuses.poll_on_change(name, ask)).await;
-        self.or_show(waited.with_context(|| format!("not so after {} s: {what}", LIMIT.as_secs()))).await
+        self.or_show(waited.with_context(|| format!("not true after {} s: {what}", LIMIT.as_secs()))).await
     }
 
     /// Waits for a condition of a pool.

@@ -1,4 +1,4 @@
-//! Forty hosts, four of them broken: the others are not affected, the four report their faults, and recover by themselves.
+//! Forty hosts, four of them broken: the others are not affected, the four report their faults, and recover by themselves once the faults are gone.
 
 use anyhow::{Context as _, Result, ensure};
 use api::conditions::kind;
@@ -11,7 +11,7 @@ const HOSTS: usize = 40;
 /// Number of hosts that are not broken.
 const SOUND: i32 = 36;
 
-/// Broken hosts: the host, the fault, the reported reason, and the expected message.
+/// Broken hosts: the host, the fault, the reported reason, and parts of the expected message.
 const BROKEN: [(&str, Fault, &str, &[&str]); 4] = [
     ("win-7", Fault::Refuse, "Unreachable", &["refuses connections", "check that the OpenSSH server runs"]),
     ("win-23", Fault::Hang, "Unreachable", &["did not answer within 15 s", "check that the host is up"]),
@@ -50,7 +50,7 @@ async fn four_of_a_fleet_are_broken_and_mended() -> Result<()> {
         let failed = world.instance(name).await?.context("no instance")?;
         let failures = status(&failed).failures.context("no failures")?;
         let next = failures.next_retry_time.is_none_or(|at| at.known().is_some());
-        ensure!(next, "not the time of the next attempt");
+        ensure!(next, "the time of the next attempt is invalid");
         ensure!(failures.count >= 1 && failures.last_reason == reason, "{failures:?}");
     }
     let mut broken: Vec<&str> = BROKEN.iter().map(|b| b.0).collect();

@@ -55,7 +55,7 @@ enum Reply {
 }
 
 impl Source {
-    /// Starts the server; the object does not exist yet.
+    /// Starts the server, but does not create the object.
     pub(crate) async fn new(world: &World, kind: &'static str, plural: &str) -> Result<Self> {
         let reply = Arc::<Mutex<Reply>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -218,7 +218,7 @@ async fn artifacts_of_each_kind_are_followed_and_invalid_ones_refused() -> Resul
         scene.refuses("no Flux at all", "SourceNotFound", "no such API", None, Then::TriesAgain).await?;
     }
     deployment::install_flux(&world.control_plane).await?;
-    try_join_all(scenes.iter().map(appears)).await?;
+    try_join_all(scenes.iter().map(changes_are_seen_without_hosts)).await?;
     leads_back_to_its_commit(&scenes[0]).await?;
     let before: Vec<Vec<_>> = scenes.iter().map(|s| s.hosts.iter().map(SimHost::stats).collect()).collect();
     try_join_all(scenes.iter().map(is_refused)).await?;
@@ -243,7 +243,7 @@ async fn artifacts_of_each_kind_are_followed_and_invalid_ones_refused() -> Resul
 
 /// Checks that a pool without hosts sees changes of its source by a watch: nothing else triggers such a pool, and the operator's next periodic
 /// read is later than a test may last.
-async fn appears(scene: &Scene<'_>) -> Result<()> {
+async fn changes_are_seen_without_hosts(scene: &Scene<'_>) -> Result<()> {
     scene.source.object(json!({})).await?;
     scene.refuses("no artifact", "SourceNotReady", "no artifact yet", None, Then::TriesAgain).await?;
     scene.source.publish("[]", "main@sha1:00").await?;

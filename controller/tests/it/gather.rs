@@ -1,4 +1,4 @@
-//! The command `gather`: secrets are in every place that it reads, and in no file that it writes.
+//! The command `gather`: secrets that are planted in the sources that it reads are in no file that it writes.
 
 use std::{
     fs,
@@ -61,7 +61,7 @@ fn unpacked(archive: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Plants a canary in every kind of object that is gathered.
+/// Plants canaries in objects that are gathered.
 async fn plant(world: &World) -> Result<()> {
     let jwt = format!("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.{CANARY}1");
     let dockercfg = BASE64_STANDARD.encode(format!(r#"{{"auths":{{"r.example.com":{{"auth":"{CANARY}2"}}}}}}"#));
@@ -95,11 +95,11 @@ async fn plant(world: &World) -> Result<()> {
     ];
     let file = world.control_plane.dir().join("canary.json");
     fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string())?;
-    kubectl(&world.control_plane, &["apply", "-f", file.to_str().context("no UTF-8")?]).await?;
+    kubectl(&world.control_plane, &["apply", "-f", file.to_str().context("path is not UTF-8")?]).await?;
     Ok(())
 }
 
-/// Plants a canary in logs and events of a host.
+/// Plants canaries in logs and events of a host.
 fn plant_on(host: &SimHost) -> Result<()> {
     let logs = host.drive_c().join("var/log/kubelet");
     fs::create_dir_all(&logs)?;
@@ -119,7 +119,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     world.until("factory", "it is Ready", is_ready).await?;
     plant(&world).await?;
     plant_on(&hosts[0])?;
-    // The services of the host are stopped, and the cluster cannot get its logs.
+    // The services of one host are stopped, so the cluster cannot get that host's logs.
     hosts[0].windows().state().services.values_mut().for_each(|s| s.state = api::host::ServiceState::Stopped);
     let epoch = fs::read(hosts[1].drive_c().join("k/wicd/epoch"))?;
 
@@ -169,7 +169,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     }
     ensure!(!unpacked(archive)?.contains(CANARY), "a canary is in the archive");
     ensure!(!text.contains(CANARY), "{text}");
-    ensure!(fs::read(hosts[1].drive_c().join("k/wicd/epoch"))? == epoch, "gathering is an operation");
+    ensure!(fs::read(hosts[1].drive_c().join("k/wicd/epoch"))? == epoch, "gathering changed the epoch");
     let left = fs::read_dir(hosts[1].drive_c().join("windows/wicd/operations"))?;
     ensure!(
         left.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with("gather-")),

@@ -153,7 +153,7 @@ async fn a_repository_is_followed() -> Result<()> {
     ensure!(push(&scene, "right").await.is_err(), "the port for pushes is open without a token");
     scene.secret("windows-node-pools-webhook", &json!({"token": "right"})).await?;
     within(LIMIT, "the port for pushes is open", || async { push(&scene, "wrong").await.is_ok() }).await?;
-    ensure!(push(&scene, "wrong").await?.contains("403"), "a push with a wrong token was taken");
+    ensure!(push(&scene, "wrong").await?.contains("403"), "a push with a wrong token was accepted");
     let said = push(&scene, "right").await?;
     ensure!(said.contains("202"), "{said}");
     scene.until_ready(4).await?;
@@ -280,7 +280,8 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
     scene.until_ready(4).await?;
 
     // Commits without a signature, or with the signature of an untrusted key, are refused.
-    for (about, key, says) in [("not signed", None, "not signed"), ("by a stranger", Some(foreign.as_str()), "SHA256:")]
+    for (about, key, says) in
+        [("not signed", None, "not signed"), ("by an untrusted key", Some(foreign.as_str()), "SHA256:")]
     {
         scene.signs_with(key);
         let refused = origin.commit(LIST, scene.list(3), about);
@@ -330,15 +331,15 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
         scene.until_ready(4).await?;
     }
     ensure!(scene.stats() == stats, "a host was worked on: {:?}", scene.stats());
-    ensure!(scene.revision().await? != used, "it did not go on");
+    ensure!(scene.revision().await? != used, "the pool stays at the old revision");
     for host in &scene.hosts {
         let instance = world.instance(host.name()).await?.context("no instance")?;
-        ensure!(status_has_no_operation(&instance), "{} has an operation", host.name());
+        ensure!(is_idle(&instance), "{} has an operation", host.name());
     }
     Ok(())
 }
 
-fn status_has_no_operation(instance: &api::WindowsInstance) -> bool {
+fn is_idle(instance: &api::WindowsInstance) -> bool {
     status(instance).operation.is_none() && !instance.is_leaving()
 }
 

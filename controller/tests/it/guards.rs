@@ -31,7 +31,7 @@ impl Guarded {
     async fn start() -> Result<Self> {
         let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
         deployment::install(&control_plane).await?;
-        let guards = devenv_file("deploy/components/guards/guards.yaml");
+        let guards = repository_file("deploy/components/guards/guards.yaml");
         control_plane.apply_file(&guards).await?;
         let pools = pools(control_plane.client().await?);
         let guarded = Self { control_plane, pools };
@@ -129,7 +129,7 @@ fn list(name: &str, hosts: Vec<Value>) -> Change {
     merge(name, json!({"spec": {"inventory": {"hosts": hosts}}}))
 }
 
-fn devenv_file(path: &str) -> std::path::PathBuf {
+fn repository_file(path: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
@@ -166,7 +166,7 @@ async fn guards_refuse_mistakes_and_accept_announced_changes() -> Result<()> {
     pools_of_the_largest_size_are_compared(&guarded).await?;
     many_hosts_leave_when_their_number_was_announced(&guarded).await?;
     a_pool_with_nodes_is_deleted_when_that_was_announced(&guarded).await?;
-    the_operator_is_not_asked(&guarded).await?;
+    the_operator_is_exempt(&guarded).await?;
     in_warn_mode_all_pass_with_a_warning(&guarded).await
 }
 
@@ -338,8 +338,8 @@ async fn a_pool_with_nodes_is_deleted_when_that_was_announced(guarded: &Guarded)
     Ok(())
 }
 
-/// Checks that the operator is exempt: it stores finalizers of any pool, and creates and deletes the pools for the legacy sources.
-async fn the_operator_is_not_asked(guarded: &Guarded) -> Result<()> {
+/// Checks that the operator is exempt, because it stores finalizers of any pool, and creates and deletes the pools for the legacy sources.
+async fn the_operator_is_exempt(guarded: &Guarded) -> Result<()> {
     let as_operator = pools(operator(&guarded.control_plane).await?);
     guarded.create("theirs", numbered("theirs", 0, 2)).await?;
     as_operator.create(&PostParams::default(), &object("of-the-operator", numbered("theirs", 0, 2))).await?;

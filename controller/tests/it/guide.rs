@@ -63,7 +63,7 @@ impl Guide {
         first.with_context(|| format!("no {language} of this test in {heading}"))
     }
 
-    /// Runs the commands below a heading, as a user does who copies them, and returns what they print.
+    /// Runs the test's commands below a heading, as a user does who copies them, and returns their standard output.
     pub(crate) async fn run(&self, world: &World, heading: &str) -> Result<String> {
         let blocks = self.blocks(heading, "sh");
         ensure!(!blocks.is_empty(), "no commands of this test in {heading}");
@@ -74,7 +74,7 @@ impl Guide {
         Ok(printed)
     }
 
-    /// Runs the commands of one block, and returns what they print.
+    /// Runs the commands of one block, and returns their standard output. Fails if a command fails.
     pub(crate) async fn run_block(&self, world: &World, block: &str) -> Result<String> {
         let output = self.output(world, block).await?;
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! Commands of the guide, on a pool of one host, in the order of its life: each has the effect that its page describes.
+//! Commands of the guide, on a pool of one host, in the order of the host's life: each has the effect that its page describes.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -19,7 +19,7 @@ use crate::{
 const POOL: &str = "factory";
 const HOST: &str = "win-1";
 
-/// Commands that show only faulty hosts, of which there are none. The runbooks have the same commands for hosts with faults.
+/// Commands that list only faulty hosts. The host of this test has no fault, so they must not print it.
 const SHOWS_FAULTS: &[(&str, &str)] =
     &[("removal.md", "## A stuck drain"), ("removal.md", "## A host that cannot be reached")];
 
@@ -64,7 +64,7 @@ async fn key_by_the_page(world: &World) -> Result<PublicKey> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
+async fn commands_of_the_guide_have_the_described_effects() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let authorized_keys = Some(vec![key_by_the_page(&world).await?]);
     let host = world.sim.host(HostOptions { authorized_keys, ..HostOptions::named(HOST) }).await?;

@@ -74,7 +74,7 @@ async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -
 /// Returns the value of `LOG_LEVEL` in the Deployment.
 async fn log_level(client: &Client) -> Result<Option<String>> {
     let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE).get("windows-node-pools").await?;
-    let pod = deployment.spec.template.spec.context("a pod")?;
+    let pod = deployment.spec.template.spec.context("no Pod spec")?;
     let mut variables = pod.containers.into_iter().flat_map(|container| container.env.unwrap_or_default());
     Ok(variables.find(|variable| variable.name == "LOG_LEVEL").and_then(|variable| variable.value))
 }
@@ -107,7 +107,7 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
     })
     .await?;
     for crd in api::crds() {
-        let name = crd.metadata.name.context("a CRD has a name")?;
+        let name = crd.metadata.name.context("a CRD has no name")?;
         let there = Api::<CustomResourceDefinition>::all(client.clone()).get(&name).await?;
         ensure!(there.metadata.deletion_timestamp.is_none(), "{name} is being deleted");
     }
@@ -133,7 +133,7 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
             matches!(pods.get_opt("windows-node-pools-test").await, Ok(Some(_)))
         })
         .await?;
-        let pod = pods.get("windows-node-pools-test").await?.spec.context("a pod")?;
+        let pod = pods.get("windows-node-pools-test").await?.spec.context("no Pod spec")?;
         ensure!(pod.containers[0].args == Some(vec!["check".into()]), "{:?}", pod.containers[0].args);
         let succeeded = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
         pods.patch_status("windows-node-pools-test", &PatchParams::default(), &succeeded).await?;
@@ -245,7 +245,7 @@ async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     Ok(())
 }
 
-/// Runs `work` in place of a kubelet's probes: the operator's Pods are Ready while its process reports that it is ready.
+/// Runs `work`, and meanwhile stands in for a kubelet's probes: the operator's Pods are Ready while its process reports that it is ready.
 async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future<Output = T>) -> Result<T> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let its_own = ListParams::default().labels("app.kubernetes.io/name=windows-node-pools");

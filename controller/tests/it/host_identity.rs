@@ -1,4 +1,4 @@
-//! Identity of hosts that were swapped, restarted, renamed, of another cluster, or whose stored status was lost.
+//! Identity of hosts that were swapped, restarted or renamed, that belong to another cluster, or whose stored status was lost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -162,7 +162,7 @@ async fn a_host_of_another_cluster_is_not_taken_over_unasked(world: &World) -> R
         ..Marker::default()
     };
     let state = host.drive_c().join("k/wicd/state.json");
-    std::fs::create_dir_all(state.parent().context("it has a parent")?)?;
+    std::fs::create_dir_all(state.parent().context("the path has no parent")?)?;
     std::fs::write(&state, serde_json::to_vec(&record)?)?;
     std::fs::write(host.drive_c().join("k/wicd/epoch"), format!("1900000000 {ELSEWHERE}"))?;
     world.apply("lent", &pool_of(vec![entry(&host)], &json!({}))).await?;
@@ -173,7 +173,7 @@ async fn a_host_of_another_cluster_is_not_taken_over_unasked(world: &World) -> R
     let take_over = json!({"takeOverFrom": [ELSEWHERE]});
     world.apply("lent", &pool_of(vec![entry(&host)], &take_over)).await?;
     world
-        .until_instance("lent", "wants its key declared", |i| {
+        .until_instance("lent", "requires a declared host key", |i| {
             status(i).failures.is_some_and(|f| f.last_message.contains("only hosts with a declared host key"))
         })
         .await?;
@@ -215,7 +215,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
     for host in proven {
         let instance = world.until_joined(host.name()).await?;
         let (now, was) = (status(&instance), joined.iter().find(|i| i.name_any() == host.name()).map(status));
-        let was = was.context("it was there")?;
+        let was = was.context("it is new")?;
         ensure!(
             (&now.current_version, &now.wicd, &now.host_key, &now.node_ref, &now.proven_at)
                 == (&was.current_version, &was.wicd, &was.host_key, &was.node_ref, &was.proven_at),
@@ -234,7 +234,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
         ensure!(asked == u64::from(name != unproven.name()), "{name} was asked {asked} times");
         ensure!(pods.get(&format!("stays-{name}")).await?.metadata.deletion_timestamp.is_none(), "{name} was drained");
         let node = world.node(name).await?.context("the Node is gone")?;
-        let was = nodes.iter().find(|n| n.name_any() == name).and_then(ResourceExt::uid).context("it was there")?;
+        let was = nodes.iter().find(|n| n.name_any() == name).and_then(ResourceExt::uid).context("it is new")?;
         ensure!(node.uid() == Some(was) && !is_cordoned(&node), "{name} is another Node, or cordoned");
     }
     // A user confirms the host key.

@@ -1,4 +1,5 @@
-//! Hosts that restart at each step of a join, or come back with a wrong clock: each becomes one Ready node.
+//! Hosts that restart at each step of a join, a change or a removal, or come back with a wrong clock: each operation completes, and no host gets a
+//! second Node.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
@@ -29,7 +30,7 @@ const STEPS: [Step; 7] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_join_survives_a_restart_of_the_host_at_each_step() -> Result<()> {
-    // A registration is stored if it lasts for ten seconds.
+    // The operator stores the step Register only if it lasts for ten seconds.
     let world = World::new(SimOptions { boot: Duration::from_secs(15), ..slow() }, &[]).await?;
     let uids = Uids::watch(&world);
     let mut hosts = Vec::new();
@@ -49,7 +50,7 @@ async fn a_join_survives_a_restart_of_the_host_at_each_step() -> Result<()> {
     Ok(())
 }
 
-/// Steps of a change of a node, and then those of its removal.
+/// Steps of a change of a node.
 const CHANGE: [Step; 8] = [
     Step::Check,
     Step::Cordon,
@@ -60,6 +61,7 @@ const CHANGE: [Step; 8] = [
     Step::Verify,
     Step::Uncordon,
 ];
+/// Steps of a removal.
 const REMOVAL: [Step; 4] = [Step::Cordon, Step::Drain, Step::Deconfigure, Step::DeleteNode];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -40,11 +40,11 @@ fn rule(source: &str, mirrors: &[&str]) -> MirrorRule {
     }
 }
 
-fn never(rule: MirrorRule) -> MirrorRule {
+fn never_from_source(rule: MirrorRule) -> MirrorRule {
     MirrorRule { never_source: true, ..rule }
 }
 
-fn tags(rule: MirrorRule) -> MirrorRule {
+fn by_tag(rule: MirrorRule) -> MirrorRule {
     MirrorRule { tags: true, ..rule }
 }
 
@@ -55,7 +55,7 @@ fn write(dir: &Path, cluster: &Cluster) -> Result<()> {
     for file in rendered.configs(cluster, &fixtures::host())? {
         let Some(name) = file.path.strip_prefix(DIRECTORY) else { continue };
         let path = dir.join(name.replace('\\', "/"));
-        fs::create_dir_all(path.parent().context("a directory")?)?;
+        fs::create_dir_all(path.parent().context("the path has no parent")?)?;
         fs::write(path, file.content)?;
     }
     Ok(())
@@ -74,9 +74,9 @@ fn containerd_follows_the_mirror_rules() -> Result<()> {
             ),
             rule("quay.io/a", &["m.plant.example.com/a"]),
             rule("quay.io/b", &["mirror.example.com:5000/copy/b"]),
-            tags(rule("docker.io", &["mirror.example.com:5000/hub"])),
-            never(rule("gcr.io", &["mirror.example.com:5000", "m.plant.example.com:8443"])),
-            never(rule("nowhere.example.com", &[])),
+            by_tag(rule("docker.io", &["mirror.example.com:5000/hub"])),
+            never_from_source(rule("gcr.io", &["mirror.example.com:5000", "m.plant.example.com:8443"])),
+            never_from_source(rule("nowhere.example.com", &[])),
             rule("ghcr.io", &["docker.io"]),
         ],
         pull_secret: PullSecret::parse(logins, "1")?.0,

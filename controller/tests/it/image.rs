@@ -60,13 +60,13 @@ fn blob(built: &image::Built, digest: &str) -> Result<Value> {
 /// Returns the configuration of an image.
 fn config(built: &image::Built) -> Result<Value> {
     let manifest = blob(built, &built.digest)?;
-    blob(built, manifest["config"]["digest"].as_str().context("an image has a configuration")?)
+    blob(built, manifest["config"]["digest"].as_str().context("the image has no configuration")?)
 }
 
 /// Returns the digests of the layers of an image, the lowest first.
 fn layers(built: &image::Built) -> Result<Vec<String>> {
     let manifest = blob(built, &built.digest)?;
-    let layers = manifest["layers"].as_array().context("an image has layers")?;
+    let layers = manifest["layers"].as_array().context("the image has no layers")?;
     Ok(layers.iter().map(|layer| layer["digest"].to_string()).collect())
 }
 
@@ -75,13 +75,13 @@ fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Re
     if !can(&["buildah"])? {
         return Ok(());
     }
-    let build = |umask: &str| -> Result<(tempfile::TempDir, Images)> {
+    let build = |mode: &str| -> Result<(tempfile::TempDir, Images)> {
         let folder = tempfile::tempdir()?;
         let program = folder.path().join("operator");
         fs::write(&program, "a program")?;
         let files = files(folder.path(), program)?;
         // Gives the files the modes that another umask would have given them.
-        let status = Command::new("chmod").args(["-R", umask]).arg(&files.payload).status()?;
+        let status = Command::new("chmod").args(["-R", mode]).arg(&files.payload).status()?;
         ensure!(status.success(), "chmod: {status}");
         let images = image::build(&Store::new(&folder.path().join("store"))?, &files, &folder.path().join("out"))?;
         Ok((folder, images))
@@ -160,7 +160,7 @@ impl Drop for Container {
 fn podman_run(store: &Store, pod: &Value, container: &Value, name: &str) -> Result<Command> {
     let mut podman = store.command("podman");
     podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--name", name]);
-    // The limits need no raise where that is forbidden. The timeout ends containers whose test was killed.
+    // Without these limits, podman would raise its own, which may be forbidden. The timeout ends containers whose test was killed.
     podman.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=1000:1000", "--timeout", "900"]);
     podman.args(["--network", "host", "--pull", "never"]);
     podman.args(["--user", &USER.to_string()]);
@@ -181,25 +181,29 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
     let container = &pod["containers"][0];
     let name = format!("windows-node-pools-{}", std::process::id());
     let mut podman = podman_run(store, &pod, container, &name)?;
-    for mount in container["volumeMounts"].as_array().context("mounts")? {
-        let volume = pod["volumes"].as_array().context("volumes")?.iter().find(|one| one["name"] == mount["name"]);
+    for mount in container["volumeMounts"].as_array().context("the container has no volumeMounts")? {
+        let volume = pod["volumes"]
+            .as_array()
+            .context("the pod has no volumes")?
+            .iter()
+            .find(|one| one["name"] == mount["name"]);
         // An optional Secret that is not there is an empty folder.
         let is_empty = |one: &Value| one["emptyDir"].is_object() || one["secret"]["optional"] == true;
         ensure!(volume.is_some_and(is_empty), "{mount}");
-        let path = mount["mountPath"].as_str().context("a path")?;
+        let path = mount["mountPath"].as_str().context("no mountPath")?;
         podman.args(["--mount", &format!("type=tmpfs,destination={path},tmpfs-mode=0777")]);
     }
     let account = account.display();
     podman.args(["--volume", &format!("{account}:/var/run/secrets/kubernetes.io/serviceaccount:ro")]);
     let (host, port) = (control_plane.address().ip().to_string(), control_plane.address().port().to_string());
     let mut env = vec![("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)];
-    for variable in container["env"].as_array().context("env")? {
+    for variable in container["env"].as_array().context("the container has no env")? {
         let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
             Some("metadata.namespace") => NAMESPACE.to_owned(),
             Some("metadata.name") => name.clone(),
             _ => variable["value"].as_str().with_context(|| format!("{variable}"))?.to_owned(),
         };
-        env.push((variable["name"].as_str().context("a name")?, value));
+        env.push((variable["name"].as_str().context("the variable has no name")?, value));
     }
     // The default ports may be in use on this machine.
     for variable in [
@@ -213,11 +217,12 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
     for (name, value) in env {
         podman.args(["--env", &format!("{name}={value}")]);
     }
-    podman.arg(container["image"].as_str().context("an image")?);
-    podman.args(container["args"].as_array().context("args")?.iter().filter_map(Value::as_str));
+    podman.arg(container["image"].as_str().context("the container has no image")?);
+    podman.args(container["args"].as_array().context("the container has no args")?.iter().filter_map(Value::as_str));
     let log = control_plane.dir().join("container.log");
     let out = File::create(&log)?;
-    let podman = podman.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn().context("start podman")?;
+    let podman =
+        podman.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn().context("failed to start podman")?;
     Ok(Container { podman, store: store.clone(), name, log })
 }
 
@@ -232,7 +237,7 @@ fn overlay() -> Result<tempfile::TempDir> {
 async fn init_containers_copy(control_plane: &ControlPlane, store: &Store, built: &Images) -> Result<()> {
     let overlay = overlay()?;
     let image = |name: &str, built: &image::Built| {
-        let (repository, tag) = built.name.rsplit_once(':').context("a tag")?;
+        let (repository, tag) = built.name.rsplit_once(':').context("the image has no tag")?;
         Ok::<_, anyhow::Error>(json!({"name": name, "newName": repository, "newTag": tag}))
     };
     let kustomization = json!({
@@ -245,12 +250,12 @@ async fn init_containers_copy(control_plane: &ControlPlane, store: &Store, built
     let objects = serde_yaml::Deserializer::from_str(&rendered)
         .map(<Value as serde::Deserialize>::deserialize)
         .collect::<Result<Vec<_>, _>>()?;
-    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").context("a Deployment")?;
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").context("there is no Deployment")?;
     let pod = &deployment["spec"]["template"]["spec"];
 
     let volumes = tempfile::tempdir()?;
     let volume = |mount: &Value| -> Result<PathBuf> {
-        let path = volumes.path().join(mount["name"].as_str().context("a volume")?);
+        let path = volumes.path().join(mount["name"].as_str().context("the mount has no name")?);
         fs::create_dir_all(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
         Ok(path)
@@ -258,28 +263,31 @@ async fn init_containers_copy(control_plane: &ControlPlane, store: &Store, built
     let texts = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
-    for container in pod["initContainers"].as_array().context("init containers")? {
+    for container in pod["initContainers"].as_array().context("the pod has no init containers")? {
         let name = format!("windows-node-pools-init-{}", std::process::id());
         let mut podman = podman_run(store, pod, container, &name)?;
-        for mount in container["volumeMounts"].as_array().context("mounts")? {
+        for mount in container["volumeMounts"].as_array().context("the container has no volumeMounts")? {
             let mode = if mount["readOnly"] == true { "ro" } else { "rw" };
-            let to = mount["mountPath"].as_str().context("a path")?;
+            let to = mount["mountPath"].as_str().context("no mountPath")?;
             podman.args(["--volume", &format!("{}:{to}:{mode}", volume(mount)?.display())]);
         }
         if container["command"].is_array() {
             podman.args(["--entrypoint", &container["command"].to_string()]);
         }
-        podman.arg(container["image"].as_str().context("an image")?).args(texts(&container["args"]));
-        let output = podman.output().context("start podman")?;
+        podman.arg(container["image"].as_str().context("the container has no image")?).args(texts(&container["args"]));
+        let output = podman.output().context("failed to start podman")?;
         ensure!(output.status.success(), "{container}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let variables = pod["containers"][0]["env"].as_array().context("env")?;
-    let directory = variables.iter().find(|one| one["name"] == "PAYLOAD_DIR").context("PAYLOAD_DIR")?["value"].as_str();
-    let mounts = pod["containers"][0]["volumeMounts"].as_array().context("mounts")?;
-    let mount = mounts.iter().find(|mount| mount["name"] == "payload").context("the payload")?;
+    let variables = pod["containers"][0]["env"].as_array().context("the container has no env")?;
+    let directory =
+        variables.iter().find(|one| one["name"] == "PAYLOAD_DIR").context("PAYLOAD_DIR is not set")?["value"].as_str();
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().context("the container has no volumeMounts")?;
+    let mount = mounts.iter().find(|mount| mount["name"] == "payload").context("the payload is not mounted")?;
     let inside =
         directory.zip(mount["mountPath"].as_str()).and_then(|(directory, mount)| directory.strip_prefix(mount));
-    let copy = Payload::open(&volume(mount)?.join(inside.context("outside")?.trim_start_matches('/')))?;
+    let copy = Payload::open(
+        &volume(mount)?.join(inside.context("PAYLOAD_DIR is not in the mounted volume")?.trim_start_matches('/')),
+    )?;
     copy.verify_all()?;
     ensure!(copy.manifests().count() == 1);
     Ok(())
@@ -307,7 +315,7 @@ fn must_gather(control_plane: &ControlPlane, store: &Store, image: &str, account
     podman.args(["--env", &format!("KUBERNETES_SERVICE_PORT={}", address.port()), "--env", "MUST_GATHER_SINCE=1h0m0s"]);
     let script =
         "/usr/bin/gather >&2; sync && sleep 0 && df -P /must-gather | awk 'NR==2' >&2; tar -C /must-gather -cf - .";
-    let output = podman.args([image, "/bin/bash", "-c", script]).output().context("start podman")?;
+    let output = podman.args([image, "/bin/bash", "-c", script]).output().context("failed to start podman")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut tar = tar::Archive::new(output.stdout.as_slice());
     let names = tar.entries()?.map(|entry| Ok(entry?.path()?.display().to_string())).collect::<Result<Vec<_>>>()?;
@@ -324,7 +332,7 @@ fn must_gather(control_plane: &ControlPlane, store: &Store, image: &str, account
 /// Applies `deploy/kubernetes` as the guide says: by an overlay with the image and the API server.
 async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
     let overlay = overlay()?;
-    let (name, tag) = image.rsplit_once(':').context("a tag")?;
+    let (name, tag) = image.rsplit_once(':').context("the image has no tag")?;
     let api_server = json!([{
         "op": "add", "path": "/spec/template/spec/containers/0/env/-",
         "value": {"name": "WINDOWS_NODE_POOLS_API_SERVER", "value": control_plane.server()},
@@ -372,7 +380,7 @@ fn wicd_has_a_version_and_a_manifest() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
+async fn hosts_join_with_the_shipped_image_and_manifests() -> Result<()> {
     if !can(&["buildah", "podman", "runc", "musl-gcc"])? {
         return Ok(());
     }
@@ -396,9 +404,10 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     let key = deployment::new_key()?;
     deployment::store_key(&control_plane, &key).await?;
     let deployment: Deployment = Api::namespaced(client.clone(), NAMESPACE).get("windows-node-pools").await?;
-    let pod = deployment.spec.template.spec.as_ref().context("a pod")?;
+    let pod = deployment.spec.template.spec.as_ref().context("the Deployment has no Pod spec")?;
     let files = folder.path().join("account");
-    account(&control_plane, &files, pod.service_account_name.as_deref().context("a ServiceAccount")?).await?;
+    account(&control_plane, &files, pod.service_account_name.as_deref().context("the Pod has no ServiceAccount")?)
+        .await?;
 
     let options = SimOptions { authorized_keys: vec![key.public_key().clone()], ..SimOptions::default() };
     let sim = Sim::start(client.clone(), options)?;
@@ -429,6 +438,6 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     ensure!(container.status("NoNewPrivs")? == "1");
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", container.inspect("{{.State.Pid}}")?))?;
     let root = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|fields| fields[4] == "/");
-    ensure!(root.context("a root")?[5].split(',').any(|option| option == "ro"), "{mounts}");
+    ensure!(root.context("the root is not mounted")?[5].split(',').any(|option| option == "ro"), "{mounts}");
     Ok(())
 }

@@ -56,7 +56,7 @@ async fn hosts_pull_after_their_join_and_release_what_is_no_longer_listed() -> R
         .await?;
     let note = world.until_event(hosts[1].name(), "PrePullFailed").await?;
     ensure!(note.contains("manifest unknown") && !note.contains('\u{1b}'), "{note}");
-    ensure!(is_ready(&world.pool(POOL).await?), "the nodes work without the image");
+    ensure!(is_ready(&world.pool(POOL).await?), "a missing image made the pool not Ready");
 
     hosts[1].windows().images_state().refused.clear();
     world.annotate(hosts[1].name(), key::RETRY, "now").await?;
@@ -72,7 +72,7 @@ async fn hosts_pull_after_their_join_and_release_what_is_no_longer_listed() -> R
     for host in &hosts {
         ensure!(has_pins(host, &[B]), "{}: {:?}", host.name(), pins(host));
         let state = host.windows().images_state();
-        ensure!(state.records.contains_key(A), "an image that is released is not deleted");
+        ensure!(state.records.contains_key(A), "the released image was deleted");
         ensure!(state.pulls.iter().filter(|(image, _)| image == B).count() == 1, "{:?}", state.pulls);
     }
 

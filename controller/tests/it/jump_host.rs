@@ -47,7 +47,7 @@ fn ssh(jump_host: &SimJumpHost) -> Value {
     }})
 }
 
-fn labelled(hosts: &[SimHost], jump_host: &SimJumpHost, max_pods: i32) -> WindowsNodePoolSpec {
+fn with_max_pods(hosts: &[SimHost], jump_host: &SimJumpHost, max_pods: i32) -> WindowsNodePoolSpec {
     let template = json!({"spec": {"kubelet": {"maxPods": max_pods}}});
     spec_with(hosts, json!({"ssh": ssh(jump_host), "template": template}))
 }
@@ -60,17 +60,17 @@ async fn a_jump_host_that_is_gone_delays_changes_and_rolls_nothing_back() -> Res
     let jump_host = world.sim.jump_host(USER, key.public_key().clone()).await?;
     let hosts = world.hosts("behind", 3).await?;
     let nodes = &hosts[..2];
-    world.join("behind", &labelled(nodes, &jump_host, 100)).await?;
+    world.join("behind", &with_max_pods(nodes, &jump_host, 100)).await?;
     only_through(&world, &jump_host, &hosts).await?;
     let before = pool_status(&world.pool("behind").await?).desired_version.context("no version")?;
 
     jump_host.power_off();
-    world.apply("behind", &labelled(&hosts, &jump_host, 50)).await?;
+    world.apply("behind", &with_max_pods(&hosts, &jump_host, 50)).await?;
     let message = world.until_failed(hosts[2].name(), "JumpHostUnreachable").await?;
     says_what_to_do(&message, &jump_host)?;
     let told = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "False", "JumpHostUnreachable");
     world
-        .eventually("a node that is to change says it", || async {
+        .eventually("a node that waits for its change reports it", || async {
             for host in nodes {
                 if world.instance(host.name()).await.ok().flatten().is_some_and(|i| told(&i)) {
                     return true;

@@ -150,7 +150,7 @@ async fn all_get_the_new_key_one_at_a_time() -> Result<()> {
     std::fs::write(administrators(&hosts[0]), before)?;
     // The SSH server of the second host reads the file in the user's profile.
     let profile = hosts[1].drive_c().join("Users/Administrator/.ssh/authorized_keys");
-    std::fs::create_dir(profile.parent().context("it has a directory")?)?;
+    std::fs::create_dir(profile.parent().context("the path has no parent")?)?;
     std::fs::rename(administrators(&hosts[1]), &profile)?;
 
     world.join("factory", &spec(&hosts)).await?;
@@ -176,7 +176,7 @@ async fn all_get_the_new_key_one_at_a_time() -> Result<()> {
     ensure!(seen.ever.len() == 3, "{:?}", seen.ever);
     let observed = watcher.seen.lock().unwrap();
     ensure!(observed.ever_cordoned.is_empty() && observed.ever_disrupted.is_empty(), "nodes were disturbed");
-    let secret = keys.new_pem.lines().nth(1).context("it has more than one line")?;
+    let secret = keys.new_pem.lines().nth(1).context("the key has only one line")?;
     ensure!(!world.operator.log().contains(secret), "a private key is in the log");
     Ok(())
 }

@@ -61,8 +61,8 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     world.until_event("covered", "Repaired").await?;
     until_ready(&world, "win", 2).await?;
 
-    // The MachineHealthCheck, in force again, deletes a Machine whose Node is down. Here, the test does. The operator removes the host, and does not
-    // repair it before.
+    // The MachineHealthCheck, in force again, deletes a Machine whose Node is down. Here, the test deletes the Machine. The operator removes the host
+    // without repairing it first.
     let goes_on = json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": null}}});
     maker.edit("MachineHealthCheck", "windows", goes_on).await?;
     stop_services(&hosts[0]);

@@ -45,7 +45,7 @@ struct Seen {
     machines: BTreeMap<String, (bool, String)>,
     /// Deleted Machines in order, each with its resource version at the deletion.
     deleted: Vec<(String, u64)>,
-    /// Deletions at which another Machine was missing or not running.
+    /// Deletions while the other two Machines were not both there and running.
     too_many: Vec<String>,
 }
 
@@ -196,7 +196,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     until_deleted(&world, &maker, &hosts[0]).await?;
     let refuses = format!("{}/old-0 refuses every key", maker.api.namespace());
     world.until_note(POOL, "MachineDeleted", |note| note.contains(&refuses)).await?;
-    world.until_note("old-1", RESTRICTED, |note| note.contains("(old-0): one at a time")).await?;
+    world.until_note("old-1", RESTRICTED, |note| note.contains("(old-0), and only one")).await?;
     let_go(&world, &maker, &hosts[0]).await?;
     world.until_note("old-1", RESTRICTED, |note| note.contains("2 of 3 Machines")).await?;
 
@@ -241,12 +241,12 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     Ok(())
 }
 
-/// Checks nodes whose Machines WMCO was to replace: after a key change, WMCO empties `pub-key-hash` of the Node, and replaces the Machine later.
+/// Checks nodes whose Machines WMCO was about to replace: after a key change, WMCO empties the Node's `pub-key-hash` before it replaces the Machine.
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_that_the_legacy_operator_was_to_replace_are_adopted_or_replaced() -> Result<()> {
+async fn machines_that_the_legacy_operator_would_have_replaced_are_adopted_or_replaced() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
     let legacy = Legacy::new(&world, "legacy", SAME, 3).await?;
-    let [takes, refuses, broken] = legacy.hosts.as_slice() else { anyhow::bail!("there are three") };
+    let [takes, refuses, broken] = legacy.hosts.as_slice() else { anyhow::bail!("there are not three hosts") };
     let foreign = deployment::new_key()?.public_key().to_openssh()?;
     for host in [refuses, broken] {
         std::fs::write(host.drive_c().join("ProgramData/ssh/administrators_authorized_keys"), &foreign)?;

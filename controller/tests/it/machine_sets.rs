@@ -70,7 +70,7 @@ async fn each_example_for_machines_is_accepted_by_the_api_server() -> Result<()>
     // A misplaced field is refused.
     let mut wrong = first.context("there is no example")?;
     wrong["spec"]["template"]["spec"]["taint"] = json!([]);
-    let said = apply(control_plane, &wrong.to_string()).await?.err().context("a wrong field is taken")?;
+    let said = apply(control_plane, &wrong.to_string()).await?.err().context("a misplaced field is accepted")?;
     ensure!(said.contains("taint"), "{said}");
     Ok(())
 }

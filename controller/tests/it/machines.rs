@@ -1,4 +1,4 @@
-//! Hosts from Machines: a pool for each MachineSet, which follows its Machines.
+//! Hosts from Machines: each MachineSet gets a pool, which follows the Machines.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -199,7 +199,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines(world: &World, maker:
         ensure!(origin.machine == Some(format!("openshift-machine-api/{}", host.name())), "{origin:?}");
         // The nodelink controller of the cluster may find another Node first; a host keeps its name.
         maker.runs(host.name()).await?;
-        is_named_as_the_legacy_operator_names_machines(world, host).await?;
+        node_is_marked_as_by_wmco(world, host).await?;
     }
 
     // A Machine without an address is reported, and its host joins when it has one.
@@ -233,7 +233,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines(world: &World, maker:
 
 /// Checks that a Machine's Node has WMCO's annotations, and loses the label of `windows-instances`: with it, WMCO would deconfigure a Node that is
 /// handed back.
-async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &SimHost) -> Result<()> {
+async fn node_is_marked_as_by_wmco(world: &World, host: &SimHost) -> Result<()> {
     let name = host.name();
     world.edit_node(name, json!({"metadata": {"labels": {key::BYOH: "true"}}})).await?;
     world
@@ -242,7 +242,11 @@ async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &Si
         })
         .await?;
     let node = world.node(name).await?.context("no Node")?;
-    ensure!(!node.labels().contains_key(key::WORKER_ROLE), "the role comes from the Machine: {:?}", node.labels());
+    ensure!(
+        !node.labels().contains_key(key::WORKER_ROLE),
+        "the operator has set the role, which comes from the Machine: {:?}",
+        node.labels()
+    );
     for k in [
         key::VERSION,
         key::DESIRED_VERSION,
@@ -348,7 +352,8 @@ async fn machine_sets_of_both_apis_get_user_data_and_pools() -> Result<()> {
     pools_come_and_go_with_machine_sets(&world, &openshift, &cluster_api).await
 }
 
-/// Installs Cluster API once the operator has written the user data for the Machine API of OpenShift.
+/// Checks the user data of both Machine APIs. Installs Cluster API once the operator has written the user data for the Machine API of OpenShift, and
+/// returns a maker of its Machines.
 async fn new_machines_get_the_key_that_is_in_force(world: &World) -> Result<Maker> {
     let (openshift, cluster_api) = (MachineApi::OpenShift, MachineApi::ClusterApi);
     let line = |key: &PrivateKey| key.public_key().to_openssh().map(|k| k.trim().to_owned());
@@ -357,7 +362,7 @@ async fn new_machines_get_the_key_that_is_in_force(world: &World) -> Result<Make
         user_data(world, api).await.is_some_and(|text| text.contains(&format!("'{key}'")))
     };
     world.eventually("there is user data", || carries(openshift, first.clone())).await?;
-    ensure!(user_data(world, cluster_api).await.is_none(), "there is no such namespace");
+    ensure!(user_data(world, cluster_api).await.is_none(), "there is user data for Cluster API before it is installed");
 
     // Another author's user data with the key stay unchanged. The copy, which is made afterwards, proves that the operator has read them.
     let theirs = json!({"stringData": {"userData": format!("theirs, with '{first}'")}});

@@ -1,4 +1,4 @@
-//! Tests against a real API server.
+//! Tests of the whole operator and its commands, most of them against a real API server.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
 

@@ -78,7 +78,7 @@ async fn nodes_are_drained_one_at_a_time_patched_and_verified(world: &mut World,
         .await?;
     world.restart().await?;
     world
-        .until(POOL, "the pool takes it as it is", |p| {
+        .until(POOL, "the pool reports no fault", |p| {
             let conditions = &pool_status(p).conditions;
             has(conditions, kind::DEGRADED, "False", "AsExpected")
                 && has(conditions, kind::UPDATED, "True", "AsExpected")
@@ -152,16 +152,16 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd(world: &W
         !is_refused
     };
     world.eventually("no user refuses it any more", is_allowed).await?;
-    expect(&last.into_inner().unwrap().context("it was asked")?, 0)?;
+    expect(&last.into_inner().unwrap().context("wicd did not run")?, 0)?;
     let node = world.node(name).await?.context("no Node")?;
     ensure!(is_cordoned_by_us(&node), "{name} is not drained");
     hosts[0].reboot();
     // The request is repeated, because nothing runs on the host until it is on again.
     let is_drained = async || hosts[0].maintenance(&begin(6000, false)).await.code() == 0;
     world.eventually("it is drained after the restart", is_drained).await?;
-    // A second host must wait. After its timeout, its request is withdrawn, unless the request is to be kept.
+    // A second host must wait. After its timeout, its request is withdrawn, unless `keep` is set.
     expect(&hosts[1].maintenance(&begin(20, true)).await, 3)?;
-    ensure!(state(world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "a second place was taken");
+    ensure!(state(world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "both are drained at once");
     // A run withdraws only its own request.
     expect(&hosts[1].maintenance(&begin(20, false)).await, 3)?;
     ensure!(state(world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "another's request was withdrawn");

@@ -92,7 +92,7 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-fn is(answer: &str, status: u16) -> bool {
+fn has_status(answer: &str, status: u16) -> bool {
     answer.starts_with(&format!("HTTP/1.1 {status} "))
 }
 
@@ -114,7 +114,9 @@ async fn a_mounted_certificate_is_served_and_reloaded(
         std::fs::write(directory.join("tls.crt"), &identity.certificate)?;
         std::fs::write(directory.join("tls.key"), &identity.key)?;
         let answer = || async {
-            scrape(operator.metrics_address(), &served, &bearer(reader)).await.is_ok_and(|answer| is(&answer, 200))
+            scrape(operator.metrics_address(), &served, &bearer(reader))
+                .await
+                .is_ok_and(|answer| has_status(&answer, 200))
         };
         eventually(answer).await.with_context(|| operator.log())?;
     }
@@ -140,7 +142,7 @@ async fn metrics_need_a_token_with_the_right_to_get_them(
     ] {
         let answer = asks(&headers).await?;
         let shows = answer.contains("windows_node_pool_build_info");
-        ensure!(is(&answer, status) && shows == (status == 200), "{about}: {answer}");
+        ensure!(has_status(&answer, status) && shows == (status == 200), "{about}: {answer}");
     }
 
     // Probes use a port without tokens and TLS, which serves no metrics.
@@ -156,7 +158,7 @@ async fn metrics_need_a_token_with_the_right_to_get_them(
         stream.write_all(garbage).await?;
         others.push(stream);
     }
-    ensure!(is(&asks(&bearer(reader)).await?, 200), "others are in the way");
+    ensure!(has_status(&asks(&bearer(reader)).await?, 200), "other connections keep a reader out");
     let mut said = Vec::new();
     // A connection reset is as good as a TLS alert.
     let _ = others.swap_remove(0).read_to_end(&mut said).await;

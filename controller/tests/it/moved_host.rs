@@ -81,7 +81,7 @@ async fn the_node_of_a_host_that_gets_another_address_follows_it() -> Result<()>
 
     // The entry leads to another host now: the Node stays as it is.
     let mut wrong = spec(&hosts[..1]);
-    let entries = wrong.inventory.hosts.as_mut().context("it has hosts")?;
+    let entries = wrong.inventory.hosts.as_mut().context("the pool has no hosts")?;
     let stranger = world.hosts("stranger", 1).await?;
     entries[0].address = stranger[0].address().to_string();
     entries.push(crate::fleet::entry(&hosts[1]));

@@ -5,7 +5,9 @@ use api::{
     WindowsInstance, WindowsNodePool,
     conditions::{find, is_true, kind},
 };
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
@@ -83,7 +85,7 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
         let ready = find(&pool_status(p).conditions, kind::READY).cloned();
         ready.is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(name))
     };
-    world.until("first", "it says so", |p| says(p, "ObjectUnreadable", hosts[0].name())).await?;
+    world.until("first", "the pool reports it", |p| says(p, "ObjectUnreadable", hosts[0].name())).await?;
     ensure!(is_ready(&world.pool("second").await?), "the other pool is held up");
     write::<WindowsInstance>(&world, hosts[0].name(), &with(Value::Null)).await?;
     world.until("first", "it is Ready again", is_ready).await?;
@@ -103,6 +105,16 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
         ensure!(began.elapsed() < crate::fleet::LIMIT, "{:?}", pools.get("second").await?.data);
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
+    // What happens to its nodes does not make the operator work with the state that it could read before. The second reconcile begins after the first.
+    let reconciles = || world.operator.metric(r#"windows_node_pool_reconciles_total{kind="WindowsNodePool"}"#);
+    for unschedulable in [true, false] {
+        let before = reconciles().await?;
+        write::<Node>(&world, hosts[1].name(), &json!({"spec": {"unschedulable": unschedulable}})).await?;
+        world
+            .eventually("the pool is reconciled", || async { reconciles().await.is_ok_and(|now| now > before) })
+            .await?;
+    }
+    ensure!(is_told().await?, "the report was overwritten: {:?}", pools.get("second").await?.data);
     write::<WindowsNodePool>(&world, "second", &json!({"spec": {"mode": "Apply", "newerField": "kept"}})).await?;
     let is_sound = |p: &WindowsNodePool| is_ready(p) && !is_true(&pool_status(p).conditions, kind::STALLED);
     world.until("second", "it is Ready again, and no longer Stalled", is_sound).await?;

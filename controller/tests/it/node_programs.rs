@@ -45,7 +45,7 @@ const POOLS: usize = 200;
 
 /// File with the configuration of credential providers.
 const CREDENTIAL_PROVIDER_CONFIG: &str = r"C:\k\credential-provider-config.yaml";
-/// CNI configuration that wicd writes. Tests of wicd compare it.
+/// CNI configuration that wicd writes. Tests of wicd compare its output with it.
 const CNI_CONF: &str = include_str!("../../../wicd/src/network/cni.json");
 const KUBE_PROXY_CONF: &str = include_str!("../../../wicd/src/network/kube-proxy.json");
 
@@ -115,10 +115,10 @@ fn node(cluster: &Cluster, template: &TemplateSpec, kubernetes: &str) -> Result<
     Node::new(&cluster, template, kubernetes)?.judged()
 }
 
-/// Returns the input for `nodejudge` from all golden files, for a version of kubelet. A golden file of a version of Windows has no node.
+/// Returns the input for `nodejudge` from all golden files, for a version of kubelet. Skips golden files of Windows versions, which have no node.
 fn goldens(kubernetes: &str) -> Result<Vec<Value>> {
     let config = node(&cluster(), &TemplateSpec::default(), kubernetes)?["config"].clone();
-    let config: Value = serde_json::from_str(config.as_str().context("it is a text")?)?;
+    let config: Value = serde_json::from_str(config.as_str().context("the configuration is not a string")?)?;
     let mut nodes = Vec::new();
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("core/goldens"))? {
         let path = file?.path();
@@ -147,7 +147,7 @@ fn windows() -> Result<Prefix> {
 /// Writes a file at a Windows path.
 fn write(windows: &Prefix, path: &str, content: &str) -> Result<()> {
     let path = windows.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
-    fs::create_dir_all(path.parent().context("a file has a folder")?)?;
+    fs::create_dir_all(path.parent().context("the file has no folder")?)?;
     Ok(fs::write(path, content)?)
 }
 
@@ -362,7 +362,8 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
     Ok(())
 }
 
-/// Checks that kubelet and kube-proxy accept their command lines and files, and fail only for want of files that wicd and kubelet would have made.
+/// Checks that kubelet and kube-proxy accept their command lines and files, and fail only because files are missing that wicd and kubelet
+/// would have created.
 fn programs_start(version: &str) -> Result<()> {
     if let Err(reason) = available() {
         return testbed::skip(&reason);
@@ -509,7 +510,8 @@ async fn kubelet_refuses_what_the_api_server_refuses_unless_a_reason_is_listed()
     let windows = Prefix::new()?;
     for version in ENDS {
         let good = node(&cluster(), &TemplateSpec::default(), version)?;
-        let config: Value = serde_json::from_str(good["config"].as_str().context("it is a text")?)?;
+        let config: Value =
+            serde_json::from_str(good["config"].as_str().context("the configuration is not a string")?)?;
         let nodes = cases.iter().map(|(kubelet, _)| {
             let mut config = config.clone();
             crd::merge(&mut config, kubelet);

@@ -132,7 +132,7 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_user(world: &World) -
     let new = version("win-2").await;
     for name in ["win-0", "win-1"] {
         world.until_joined(name).await?;
-        world.eventually("it follows the version of now", || async { version(name).await == new }).await?;
+        world.eventually("it follows the current version", || async { version(name).await == new }).await?;
     }
     world
         .until(POOL, "all are Ready", |p| {

@@ -60,7 +60,7 @@ async fn a_bundle_joins_hosts_once_the_policies_are_applied_by_the_guide() -> Re
     the_guide_leads_from_olm_to_kustomize_and_away(&mut world, hosts[0].name()).await
 }
 
-/// Returns the names of the operator's objects that are left, except the ConfigMaps of versions and the Lease.
+/// Returns the kind and name of each object that is left of the kinds below and whose name begins with `windows-node-pools`.
 pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
     async fn of<K>(api: Api<K>) -> Result<Vec<String>>
     where
@@ -100,7 +100,7 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
         let output = world.control_plane.kubectl(&args).await?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    ensure!(left(&admin).await?.len() > 10, "the bundle and the operator have left something");
+    ensure!(left(&admin).await?.len() > 10, "fewer objects are left than expected");
     guide.run(world, "### What OLM may leave").await?;
     guide.run(world, "### What the operator created").await?;
     ensure!(left(&admin).await? == ["Role windows-node-pools-wicd-services"], "{:?}", left(&admin).await?);
@@ -112,7 +112,7 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
             is_ready(pool) && has(&pool_status(pool).conditions, kind::POLICIES_IN_FORCE, "True", "AsExpected")
         })
         .await?;
-    ensure!(nodes.get(node).await?.uid() == before, "the node is another one");
+    ensure!(nodes.get(node).await?.uid() == before, "the Node was recreated");
 
     // The operator is uninstalled in the order of the guide. The namespace stays.
     let pools: Api<WindowsNodePool> = Api::all(admin.clone());
@@ -129,7 +129,7 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
     let maps = Api::<ConfigMap>::namespaced(admin.clone(), NAMESPACE).list_metadata(&ListParams::default()).await?;
     let versions: Vec<_> =
         maps.items.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("windows-services-")).collect();
-    ensure!(versions == ["windows-services-of-alice"], "all that the operator created, and no more: {versions:?}");
+    ensure!(versions == ["windows-services-of-alice"], "only the user's ConfigMap should stay: {versions:?}");
     Api::<Namespace>::all(admin).get(NAMESPACE).await?;
     Ok(())
 }
@@ -162,7 +162,7 @@ async fn an_upgrade_waits_while_a_host_joins() -> Result<()> {
     let upgradeable = async || -> Option<Value> {
         let object = conditions.get(CONDITION).await.ok()?;
         let all = object.data["spec"]["conditions"].as_array()?.clone();
-        assert_eq!(all[0]["type"], "Other", "the condition of another client stays");
+        assert_eq!(all[0]["type"], "Other", "the condition of another client is gone");
         all.into_iter().find(|condition| condition["type"] == "Upgradeable")
     };
     let is = async |status: &str| upgradeable().await.is_some_and(|condition| condition["status"] == status);
@@ -171,7 +171,7 @@ async fn an_upgrade_waits_while_a_host_joins() -> Result<()> {
     let host = world.sim.host(slow).await?;
     world.apply("olm", &spec(&[host])).await?;
     world.eventually("it says why not", || is("False")).await?;
-    let message = upgradeable().await.context("the condition")?["message"].to_string();
+    let message = upgradeable().await.context("the condition Upgradeable is gone")?["message"].to_string();
     ensure!(message.contains("pool olm: 1 joining"), "{message}");
     world.until("olm", "is Ready", is_ready).await?;
     world.eventually("it may be upgraded again", || is("True")).await?;

@@ -112,7 +112,7 @@ impl Subject {
         format!("{}-other", self.name)
     }
 
-    /// Replaces parts of the declaration, and applies it if the pool is not being deleted.
+    /// Replaces parts of the declaration, and applies it unless the pool is missing or being deleted.
     async fn declare(&mut self, world: &World, change: Value) -> Result<()> {
         merge(&mut self.now, change);
         let deleting =
@@ -171,7 +171,7 @@ impl Subject {
                 let mut other: Value = self.now.clone();
                 other["inventory"] = json!({"hosts": move_});
                 for field in ["mode", "rollout", "deletionPolicy"] {
-                    other.as_object_mut().context("it is an object")?.remove(field);
+                    other.as_object_mut().context("it is not an object")?.remove(field);
                 }
                 world.apply(&self.other(), &serde_json::from_value(other)?).await
             }

@@ -77,7 +77,7 @@ async fn written(world: &World) -> Result<Written> {
 }
 
 /// Waits until earlier work is done, so that all later writes have a new cause.
-async fn at_rest(world: &World) -> Result<Written> {
+async fn until_at_rest(world: &World) -> Result<Written> {
     let last = std::sync::Mutex::new(written(world).await?);
     world
         .eventually("nothing is written any more", || async {
@@ -141,7 +141,7 @@ enum By {
 const AUDITOR: &str = "an-auditor";
 
 /// Allows the auditor to read everything.
-async fn let_look(world: &World) -> Result<()> {
+async fn allow_reads(world: &World) -> Result<()> {
     let rbac = |kind: &str, rest: Value| {
         let mut object = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": AUDITOR},
@@ -229,7 +229,7 @@ async fn mode_plan_and_the_command_plan_report_the_same_and_change_nothing() -> 
 
     // The command plans a new pool before the pool exists.
     let new = pool(&hosts, "Plan", &plain);
-    let (before, untouched) = (at_rest(&world).await?, stats());
+    let (before, untouched) = (until_at_rest(&world).await?, stats());
     let said = plan(&world, By::Administrator, &file(&new)?, &["-o", "json"]).await?;
     nothing_was_written(&world, &before, "the command, for a new pool").await?;
     ensure!(said.status == Some(2) && said.err.is_empty(), "{said:?}");
@@ -248,7 +248,7 @@ async fn mode_plan_and_the_command_plan_report_the_same_and_change_nothing() -> 
     // Once the plan is carried out, there is nothing left to do.
     world.join(POOL, &pool(&hosts, "Apply", &plain)).await?;
     ensure!(pool_status(&world.pool(POOL).await?).plan.is_none(), "the plan stayed");
-    let (mut rest, joined) = (at_rest(&world).await?, stats());
+    let (mut rest, joined) = (until_at_rest(&world).await?, stats());
     let said = plan(&world, By::Operator, &file(&pool(&hosts, "Apply", &plain))?, &[]).await?;
     ensure!(said.status == Some(0), "{said:?}");
     let version = pool_status(&world.pool(POOL).await?).desired_version.context("no version")?;
@@ -305,7 +305,7 @@ async fn mode_plan_and_the_command_plan_report_the_same_and_change_nothing() -> 
         ensure!(node.is_some_and(|n| !n.labels().contains_key(HALL)), "{about}: the Node was changed");
         let idle = |i: &WindowsInstance| i.open_grant().is_none() && !i.is_leaving();
         ensure!(instance.is_some_and(|i| idle(&i)), "{about}: something was granted");
-        rest = at_rest(&world).await?;
+        rest = until_at_rest(&world).await?;
     }
 
     // With the first spec in mode Apply, nothing is left to do, and nothing was done meanwhile.
@@ -324,7 +324,7 @@ async fn problems_of_a_plan_are_reported() -> Result<()> {
         spec.inventory.hosts.get_or_insert_default().push(clash.clone());
         spec
     };
-    let before = at_rest(&world).await?;
+    let before = until_at_rest(&world).await?;
 
     // One host of three cannot be used. The others are planned.
     let said = plan(&world, By::Administrator, &file(&with_clash("Plan"))?, &[]).await?;
@@ -367,7 +367,7 @@ async fn problems_of_a_plan_are_reported() -> Result<()> {
     }
 
     // A user who may not create pools gets a note that the check was skipped.
-    let_look(&world).await?;
+    allow_reads(&world).await?;
     let said = plan(&world, By::Auditor, &other(&good), &[]).await?;
     ensure!(said.out.contains("Note: the API server did not validate the pool, because you may not "), "{said:?}");
     ensure!(said.status == Some(2), "{said:?}");

@@ -67,7 +67,7 @@ async fn ends(world: &World, name: &str, what: &str, count: usize) -> Result<()>
         words.extend(world.statuses.kstatus_results(name).unwrap());
         words.last().is_some_and(|word| word == "Current")
     };
-    world.until(name, "kstatus says so", read).await?;
+    world.until(name, "kstatus reports Current", read).await?;
     let mut words = words.into_inner().unwrap();
     words.dedup();
     // A status from before the change may arrive late: it was Current then.

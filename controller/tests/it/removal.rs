@@ -110,7 +110,7 @@ async fn hosts_are_removed() -> Result<()> {
 const UNCHANGED: u64 = 4 << 20;
 /// Size of the incompressible data in a payload file that changes, in bytes.
 const CHANGED: u64 = 1 << 20;
-/// Maximum number of bytes over a connection besides the payload.
+/// Maximum number of bytes that a host receives in addition to the payload.
 const BESIDE: u64 = 200 << 10;
 
 fn payload(kubelet: Content) -> Vec<Entry> {
@@ -151,7 +151,7 @@ async fn hosts_are_drained_one_at_a_time_within_grace_periods(world: &World) -> 
         pod(world, "gentle", host.name(), &[]).await?;
         for file in ["Temp/mine.txt", "var/log/mine.log"] {
             let path = host.drive_c().join(file);
-            std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
+            std::fs::create_dir_all(path.parent().context("the path has no parent")?)?;
             std::fs::write(path, "a user's")?;
         }
     }
@@ -183,12 +183,12 @@ async fn hosts_are_drained_one_at_a_time_within_grace_periods(world: &World) -> 
     Ok(())
 }
 
-/// Fails for a file that the host did not have before, and that this section of the guide does not name.
+/// Checks that this section of the guide names each file that the host did not have before.
 fn names_what_is_left(host: &SimHost, before: &[PathBuf], heading: &str) -> Result<()> {
     let page = std::fs::read_to_string(root().join("docs/guide/removal.md"))?;
     let section = page.split(&format!("\n{heading}\n")).nth(1).and_then(|rest| rest.split("\n## ").next());
     let section = section.with_context(|| format!("the page has no section {heading}"))?;
-    // Considers all paths in the section, except directories of which only the access list has changed.
+    // Considers all paths in the section, except the directories in the item about access lists.
     let lines = section.lines().filter(|line| !line.starts_with("- Access lists"));
     let words = lines.flat_map(|line| line.split('`').skip(1).step_by(2)).filter(|word| word.starts_with(r"C:\"));
     let named: Vec<String> = words.map(|word| word.to_lowercase() + r"\").collect();
@@ -280,7 +280,11 @@ async fn an_unreachable_host_is_abandoned(world: &World) -> Result<()> {
     // The operator has no host key on record for this Node, so the Node has to go first.
     Api::<Node>::all(world.client.clone()).delete("lost", &DeleteParams::default()).await?;
     world.join("found", &spec(std::slice::from_ref(&host))).await?;
-    world.until("lost", "it is forgiven, although another pool has it", |p| unclean(p).is_empty()).await
+    world
+        .until("lost", "the host is no longer noted as unclean, although another pool has it", |p| {
+            unclean(p).is_empty()
+        })
+        .await
 }
 
 async fn half_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()> {
@@ -302,7 +306,7 @@ async fn half_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()>
     world.until("half", "the pool asks to confirm the removal", is_held).await?;
     for host in &hosts {
         let instance = world.instance(host.name()).await?.context("no instance")?;
-        ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());
+        ensure!(!instance.is_leaving(), "{} leaves without a confirmation", host.name());
     }
     world.edit_pool("half", json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}})).await?;
     for host in &hosts[1..] {

@@ -17,7 +17,7 @@ use crate::{
     rollout::{uncordoned_node, with_downloads},
 };
 
-fn drained(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSpec {
+fn pool_with_policy(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSpec {
     with_downloads(hosts, downloads, &json!({"deletionPolicy": policy}))
 }
 
@@ -46,7 +46,7 @@ pub(crate) async fn is_as_before(world: &World, host: &SimHost, before: Option<&
     Ok(())
 }
 
-fn held(pool: &WindowsNodePool, reason: impl AsRef<str>, parts: &[&str]) -> bool {
+fn is_withheld(pool: &WindowsNodePool, reason: impl AsRef<str>, parts: &[&str]) -> bool {
     let conditions = pool_status(pool).conditions;
     has(&conditions, kind::INVENTORY_SYNCED, "False", reason)
         && conditions::find(&conditions, kind::READY).is_some_and(|c| parts.iter().all(|p| c.message.contains(p)))
@@ -70,22 +70,22 @@ async fn orphaning_during_a_change_deconfigures_no_host(world: &World) -> Result
     const POOL: &str = "orphaned";
     let hosts = world.hosts(POOL, 2).await?;
     let first = &hosts[0];
-    world.join(POOL, &drained(&hosts, 3, "Deconfigure")).await?;
+    world.join(POOL, &pool_with_policy(&hosts, 3, "Deconfigure")).await?;
     let before = [uid(world, first).await?, uid(world, &hosts[1]).await?];
     for host in &hosts {
         guard(world, host.name()).await?;
     }
-    world.apply(POOL, &drained(&hosts, 6, "Deconfigure")).await?;
+    world.apply(POOL, &pool_with_policy(&hosts, 6, "Deconfigure")).await?;
     let blocked = async |name: &str| world.until_instance(name, "a budget blocks its change", drains).await.is_ok();
     let (a, b) = (first.name(), hosts[1].name());
     // Whichever is the first to be changed, the other one waits for its turn.
     ensure!(tokio::select! { is = blocked(a) => is, is = blocked(b) => is }, "neither {a} nor {b} is blocked");
-    world.apply(POOL, &drained(&hosts, 6, "Orphan")).await?;
+    world.apply(POOL, &pool_with_policy(&hosts, 6, "Orphan")).await?;
     delete_pool(world, POOL).await?;
     until_pool_gone(world, POOL).await?;
     for host in &hosts {
         delete_budget(world, host.name()).await?;
-        ensure!(world.instance(host.name()).await?.is_none(), "the instance is there yet");
+        ensure!(world.instance(host.name()).await?.is_none(), "the instance is still there");
         world.until_event(host.name(), "Orphaned").await?;
     }
     for (host, before) in hosts.iter().zip(&before) {
@@ -136,7 +136,7 @@ async fn an_empty_list_removes_no_host_until_the_number_is_confirmed(world: &Wor
     world.edit_pool(POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
-    world.until(POOL, "it says what stays", |p| held(p, Reason::RemovalBlocked, &parts)).await?;
+    world.until(POOL, "it says what stays", |p| is_withheld(p, Reason::RemovalBlocked, &parts)).await?;
 
     // A wrong number confirms nothing.
     world
@@ -144,7 +144,7 @@ async fn an_empty_list_removes_no_host_until_the_number_is_confirmed(world: &Wor
         .await?;
     world.edit_pool(POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
     let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
-    world.until(POOL, "it has looked", |p| observed(p) && held(p, Reason::RemovalBlocked, &parts)).await?;
+    world.until(POOL, "it has looked", |p| observed(p) && is_withheld(p, Reason::RemovalBlocked, &parts)).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
         is_as_before(world, host, before.as_ref()).await?;
@@ -156,7 +156,7 @@ async fn an_empty_list_removes_no_host_until_the_number_is_confirmed(world: &Wor
     world.until_event(POOL, "RemovalConfirmed").await?;
     world.until(POOL, "no host is left", |p| is_ready(p) && pool_status(p).hosts == 0).await?;
     let pool = world.pool(POOL).await?;
-    ensure!(!pool.annotations().contains_key(key::APPROVE_REMOVAL), "a confirmation is used once");
+    ensure!(!pool.annotations().contains_key(key::APPROVE_REMOVAL), "the confirmation stayed");
     Ok(())
 }
 
@@ -259,7 +259,7 @@ async fn hosts_are_not_deconfigured_with_the_crd(world: &World) -> Result<()> {
     crds.delete(&name, &DeleteParams::default()).await?;
     world.eventually("the CRD is gone", || async { matches!(crds.get_opt(&name).await, Ok(None)) }).await?;
     for (host, before) in hosts.iter().zip(&before) {
-        ensure!(world.instance(host.name()).await?.is_none(), "the instance of {} is there yet", host.name());
+        ensure!(world.instance(host.name()).await?.is_none(), "the instance of {} is still there", host.name());
         is_as_before(world, host, before.as_ref()).await?;
     }
     Ok(())

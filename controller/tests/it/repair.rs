@@ -44,7 +44,7 @@ fn pool_with_remediation(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec
     spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
 }
 
-/// Stops a host's services for good: only an external action starts them again.
+/// Stops wicd and kubelet on a host for good: only an external action starts them again.
 pub(crate) fn stop_services(host: &SimHost) {
     for name in [WICD_SERVICE, "kubelet"] {
         if let Some(service) = host.windows().state().services.get_mut(name) {
@@ -92,7 +92,7 @@ async fn only_one_unhealthy_node_is_repaired(world: &World) -> Result<()> {
     }
     let down = Timestamp::now();
 
-    // When the node of `few` is repaired, the nodes of `many` have been down as long.
+    // When the node of `few` is repaired, the nodes of `many` have been down for as long.
     let note = world.until_event(few[0].name(), "Repaired").await?;
     ensure!(note.contains("Ready again"), "{note}");
     let took = Timestamp::now().duration_since(down);

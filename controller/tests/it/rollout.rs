@@ -215,12 +215,12 @@ impl Drop for Watcher {
 }
 
 impl Watcher {
-    /// Watches the nodes of a pool, and all pods and budgets.
+    /// Watches the nodes of a pool, the pods of the default namespace, and budgets.
     pub(crate) fn of(client: &Client, pool: &str) -> Self {
         Self::of_nodes(client, &format!("{}={pool}", key::POOL))
     }
 
-    /// Watches the nodes of all pools, and all pods and budgets.
+    /// Watches all Windows nodes, the pods of the default namespace, and budgets.
     pub(crate) fn of_all(client: &Client) -> Self {
         Self::of_nodes(client, "kubernetes.io/os=windows")
     }
@@ -290,7 +290,7 @@ impl Watcher {
     }
 }
 
-/// Waits until all nodes of the pool follow the pool's newest version. Because a rollout of many nodes may take long on a busy machine, the time
+/// Waits until all nodes of the pool follow the pool's desired version. Because a rollout of many nodes may take long on a busy machine, the time
 /// limit is for each node.
 pub(crate) async fn until_updated(world: &World, pool: &str) -> Result<()> {
     let is_observed = |p: &WindowsNodePool| pool_status(p).observed_generation == p.metadata.generation;
@@ -465,7 +465,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
         async |version: &str| matches!(maps.get_opt(&format!("windows-services-{version}")).await, Ok(Some(_)));
     world.eventually("the oldest version is gone", || async { !stored(&versions[0]).await }).await?;
     ensure!(stored(&versions[1]).await, "the previous version, needed for a rollback, is gone");
-    ensure!(hosts[0].stats().connections == 3, "one connection for each change: {:?}", hosts[0].stats());
+    ensure!(hosts[0].stats().connections == 3, "not one connection for each change: {:?}", hosts[0].stats());
 
     // A client deletes the version that hosts follow.
     maps.delete(&format!("windows-services-{}", versions[2]), &DeleteParams::default()).await?;

@@ -186,58 +186,58 @@ fn operation_of(instance: &WindowsInstance) -> Result<(String, String)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_survives_a_killed_operator() -> Result<()> {
     let guarded = ["draining", "restarted"];
-    let mut r = Rollout::new(&["granted", "sent", "persons"], &guarded).await?;
+    let mut rollout = Rollout::new(&["granted", "sent", "persons"], &guarded).await?;
     let mut killed_at = Vec::new();
-    r.world.edit_node("persons", json!({"spec": {"unschedulable": true}})).await?;
+    rollout.world.edit_node("persons", json!({"spec": {"unschedulable": true}})).await?;
     for name in ["restarted", "persons"] {
-        release(&r.world, name).await?;
+        release(&rollout.world, name).await?;
     }
 
     // Only the grant is written. The later writes of the killed operator are undone.
     let is_granted = |i: &WindowsInstance| i.open_grant().is_some_and(|g| g.type_ == GrantType::Update);
-    let at = kill_when(&r.world, "granted", "its grant", is_granted, release(&r.world, "granted")).await?;
+    let at = kill_when(&rollout.world, "granted", "its grant", is_granted, release(&rollout.world, "granted")).await?;
     killed_at.push(operation_of(&at)?);
-    edit_status(&r.world, "granted", json!({"operation": null})).await?;
-    set_cordon(&r.world, "granted", None).await?;
-    r.world.new_operator().await?;
+    edit_status(&rollout.world, "granted", json!({"operation": null})).await?;
+    set_cordon(&rollout.world, "granted", None).await?;
+    rollout.world.new_operator().await?;
 
     // The step is stored, and the cordon was sent.
-    let sent = killed(&r, "sent", "Cordon").await?;
-    set_cordon(&r.world, "sent", Some(&sent.1)).await?;
-    r.world.new_operator().await?;
+    let sent = killed(&rollout, "sent", "Cordon").await?;
+    set_cordon(&rollout.world, "sent", Some(&sent.1)).await?;
+    rollout.world.new_operator().await?;
 
     // The operator is killed during a drain, which keeps its start time.
-    let at = kill_at(&r.world, "draining", "Drain", release(&r.world, "draining")).await?;
+    let at = kill_at(&rollout.world, "draining", "Drain", release(&rollout.world, "draining")).await?;
     let start = drain_start(&status(&at)).context("the drain has no start")?;
-    let before = epoch(&lease(&r.world).await?);
+    let before = epoch(&lease(&rollout.world).await?);
     killed_at.push(operation_of(&at)?);
-    r.world.new_operator().await?;
+    rollout.world.new_operator().await?;
     let goes_on = |i: &WindowsInstance| {
         let operation = status(i).operation.unwrap_or_default();
         operation.step == Step::Drain && operation.epoch > before.into()
     };
-    let again = r.world.until_instance("draining", "is drained by the next operator", goes_on).await?;
+    let again = rollout.world.until_instance("draining", "is drained by the next operator", goes_on).await?;
     ensure!(drain_start(&status(&again)) == Some(start), "the drain restarted: {again:?}");
 
     // The operator is killed at the restart of a host for the change: the host restarts once.
-    r.host("restarted")?.fault(Fault::NeedsReboot);
-    let at = kill_at(&r.world, "restarted", "Reboot", free(&r.world, "restarted")).await?;
+    rollout.host("restarted")?.fault(Fault::NeedsReboot);
+    let at = kill_at(&rollout.world, "restarted", "Reboot", free(&rollout.world, "restarted")).await?;
     killed_at.push(operation_of(&at)?);
-    r.world.new_operator().await?;
+    rollout.world.new_operator().await?;
 
-    r.until_changed("sent", Some(&sent.1)).await?;
-    let restart = killed_at_restart(&mut r, "sent").await?;
-    free(&r.world, "draining").await?;
+    rollout.until_changed("sent", Some(&sent.1)).await?;
+    let restart = killed_at_restart(&mut rollout, "sent").await?;
+    free(&rollout.world, "draining").await?;
     for (name, operation) in &killed_at {
-        r.until_changed(name, Some(operation)).await.with_context(|| format!("{name} was killed"))?;
+        rollout.until_changed(name, Some(operation)).await.with_context(|| format!("{name} was killed"))?;
     }
-    r.until_changed("persons", None).await?;
-    until_restarted(&r, "sent", &restart).await?;
-    for host in &r.hosts {
+    rollout.until_changed("persons", None).await?;
+    until_restarted(&rollout, "sent", &restart).await?;
+    for host in &rollout.hosts {
         let name = host.name();
-        let node = r.world.node(name).await?.context("no Node")?;
+        let node = rollout.world.node(name).await?.context("no Node")?;
         ensure!(is_cordoned(&node) == (name == "persons"), "{name} is not cordoned as before");
-        ensure!(r.nodes.of(name).len() == 1, "Nodes of {name}: {:?}", r.nodes.of(name));
+        ensure!(rollout.nodes.of(name).len() == 1, "Nodes of {name}: {:?}", rollout.nodes.of(name));
         let boots = if ["restarted", "sent"].contains(&name) { 2 } else { 1 };
         ensure!(host.boots() == boots, "{name}: {} boots", host.boots());
     }
@@ -245,34 +245,35 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
 }
 
 /// Makes the host request a restart by itself, as after an update of Windows. Returns the operation at which the operator was killed.
-async fn killed_at_restart(r: &mut Rollout, name: &str) -> Result<String> {
-    let host = r.host(name)?;
+async fn killed_at_restart(rollout: &mut Rollout, name: &str) -> Result<String> {
+    let host = rollout.host(name)?;
     let asks = async {
         let pending = json!({"bootId": host.boots().to_string(), "why": "an update was installed"});
         std::fs::write(host.drive_c().join("k/wicd/reboot.json"), pending.to_string())?;
-        r.world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await
+        rollout.world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await
     };
-    let at = kill_at(&r.world, name, "Reboot", asks).await?;
+    let at = kill_at(&rollout.world, name, "Reboot", asks).await?;
     ensure!(at.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Reboot), "{:?}", at.spec.grant);
-    r.world.new_operator().await?;
+    rollout.world.new_operator().await?;
     Ok(operation_of(&at)?.1)
 }
 
-async fn until_restarted(r: &Rollout, name: &str, operation: &str) -> Result<()> {
-    r.world.until_event(name, "Rebooted").await?;
+async fn until_restarted(rollout: &Rollout, name: &str, operation: &str) -> Result<()> {
+    rollout.world.until_event(name, "Rebooted").await?;
     let done = |i: &WindowsInstance| status(i).operation.is_none();
-    let now = status(&r.world.until_instance(name, "is done", done).await?);
+    let now = status(&rollout.world.until_instance(name, "is done", done).await?);
     ensure!(now.last_operation.as_deref() == Some(operation) && now.failures.is_none(), "{now:?}");
-    ensure!(now.current_version.as_ref() == Some(&r.to), "{now:?}");
-    r.world
+    ensure!(now.current_version.as_ref() == Some(&rollout.to), "{now:?}");
+    rollout
+        .world
         .eventually("the request was deleted", || async {
-            let node = r.world.node(name).await.ok().flatten();
+            let node = rollout.world.node(name).await.ok().flatten();
             node.is_some_and(|n| !n.annotations().contains_key(key::REBOOT_REQUIRED) && !is_cordoned_by_us(&n))
         })
         .await
 }
 
-/// Returns values that a disturbance would change: the Node's UID, the time since when it is Ready, and the UIDs of its pods.
+/// Returns values that a disturbance would change: the Node's UID, the time since which it is Ready, and the UIDs of its pods.
 async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<String>, Vec<Option<String>>)> {
     let node = world.node(name).await?.context("no Node")?;
     let conditions = node.status.clone().and_then(|s| s.conditions).unwrap_or_default();
@@ -287,17 +288,20 @@ async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<Str
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_and_sleepers_interfere() -> Result<()> {
-    let mut r = Rollout::new(&["adopted", "restored", "slept"], &["uncordoned"]).await?;
+    let mut rollout = Rollout::new(&["adopted", "restored", "slept"], &["uncordoned"]).await?;
     for name in ["adopted", "restored", "uncordoned"] {
-        release(&r.world, name).await?;
+        release(&rollout.world, name).await?;
     }
-    tokio::try_join!(a_node_that_a_client_uncordons_is_cordoned_again(&r), status_is_corrected_from_the_host(&r))?;
-    a_suspended_leader_changes_nothing_when_it_resumes(&mut r).await
+    tokio::try_join!(
+        a_node_that_a_client_uncordons_is_cordoned_again(&rollout),
+        status_is_corrected_from_the_host(&rollout)
+    )?;
+    a_suspended_leader_changes_nothing_when_it_resumes(&mut rollout).await
 }
 
 /// Checks a drain during which a client uncordons the node and a pod starts on it.
-async fn a_node_that_a_client_uncordons_is_cordoned_again(r: &Rollout) -> Result<()> {
-    let (world, name) = (&r.world, "uncordoned");
+async fn a_node_that_a_client_uncordons_is_cordoned_again(rollout: &Rollout) -> Result<()> {
+    let (world, name) = (&rollout.world, "uncordoned");
     let at = world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
     let (_, operation) = operation_of(&at)?;
     world.edit_node(name, json!({"spec": {"unschedulable": false}})).await?;
@@ -318,21 +322,21 @@ async fn a_node_that_a_client_uncordons_is_cordoned_again(r: &Rollout) -> Result
     let still = status(&world.instance(name).await?.context("no instance")?);
     ensure!(drain_start(&still) == drain_start(&status(&at)), "the drain restarted: {still:?}");
     free(world, name).await?;
-    r.until_changed(name, Some(&operation)).await?;
+    rollout.until_changed(name, Some(&operation)).await?;
     ensure!(!is_cordoned(&world.node(name).await?.context("no Node")?), "it stayed cordoned");
     Ok(())
 }
 
 /// Checks a status that is lost, or older than the host: the operator corrects it by what the host reports, and does not disturb the node.
-async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
-    let world = &r.world;
+async fn status_is_corrected_from_the_host(rollout: &Rollout) -> Result<()> {
+    let world = &rollout.world;
     for name in ["adopted", "restored"] {
-        r.until_changed(name, None).await?;
+        rollout.until_changed(name, None).await?;
         pod(world, "calm", name, &[]).await?;
     }
 
     // The instance is deleted by force, without its finalizer and without a drain.
-    let host = r.host("adopted")?;
+    let host = rollout.host("adopted")?;
     let (before, processes) = (traces(world, "adopted").await?, host.stats().processes);
     let first = world.instance("adopted").await?.context("no instance")?;
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
@@ -341,21 +345,21 @@ async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
     instances.delete("adopted", &DeleteParams::default()).await?;
     world.until_instance("adopted", "is another one", |i| i.uid() != first.uid()).await?;
     let again = status(&world.until_joined("adopted").await?);
-    ensure!(again.current_version.as_ref() == Some(&r.to), "{again:?}");
+    ensure!(again.current_version.as_ref() == Some(&rollout.to), "{again:?}");
     ensure!(traces(world, "adopted").await? == before, "the node was disturbed");
     let programs = host.stats().processes - processes;
     ensure!(programs <= 2, "{programs} programs were run on a host that was right");
 
     // The status is older than the host, as after a restore of etcd.
-    let host = r.host("restored")?;
+    let host = rollout.host("restored")?;
     let (before, processes) = (traces(world, "restored").await?, host.stats().processes);
     let last = status(&world.instance("restored").await?.context("no instance")?).last_operation;
-    edit_status(world, "restored", json!({"currentVersion": r.from})).await?;
+    edit_status(world, "restored", json!({"currentVersion": rollout.from})).await?;
     let note = world.until_event("restored", "VersionCorrected").await?;
-    ensure!(note.contains(&short(&r.from)) && note.contains(&short(&r.to)), "{note}");
+    ensure!(note.contains(&short(&rollout.from)) && note.contains(&short(&rollout.to)), "{note}");
     let right = |i: &WindowsInstance| {
         let status = status(i);
-        status.current_version.as_ref() == Some(&r.to) && status.operation.is_none() && i.open_grant().is_none()
+        status.current_version.as_ref() == Some(&rollout.to) && status.operation.is_none() && i.open_grant().is_none()
     };
     let now = status(&world.until_instance("restored", "is right again", right).await?);
     ensure!(now.last_operation == last, "an operation was run: {now:?}");
@@ -365,31 +369,31 @@ async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
 }
 
 /// Suspends the leader while it works on a host. Another operator takes over and finishes the work, and the first one exits when it resumes.
-async fn a_suspended_leader_changes_nothing_when_it_resumes(r: &mut Rollout) -> Result<()> {
-    let next = Operator::start(&r.world.control_plane, &r.world.options)?;
-    release(&r.world, "slept").await?;
+async fn a_suspended_leader_changes_nothing_when_it_resumes(rollout: &mut Rollout) -> Result<()> {
+    let next = Operator::start(&rollout.world.control_plane, &rollout.world.options)?;
+    release(&rollout.world, "slept").await?;
     let works = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == Step::Configure);
-    let at = r.world.until_instance("slept", "is being configured", works).await?;
-    r.world.operator.signal("STOP")?;
+    let at = rollout.world.until_instance("slept", "is being configured", works).await?;
+    rollout.world.operator.signal("STOP")?;
     next.leads().await?;
-    let mut sleeper = std::mem::replace(&mut r.world.operator, next);
+    let mut sleeper = std::mem::replace(&mut rollout.world.operator, next);
     let (_, operation) = operation_of(&at)?;
-    r.until_changed("slept", Some(&operation)).await?;
-    let changed = status(&r.world.instance("slept").await?.context("no instance")?);
+    rollout.until_changed("slept", Some(&operation)).await?;
+    let changed = status(&rollout.world.instance("slept").await?.context("no instance")?);
     sleeper.signal("CONT")?;
     let code = ended(&mut sleeper, crate::fleet::LIMIT).await?;
     ensure!(code.is_some_and(|c| c != 0), "it ended with {code:?}");
     ensure!(sleeper.log().contains("so that two operators never act at once"), "{}", sleeper.log());
-    r.world.operator.check()?;
+    rollout.world.operator.check()?;
 
     // The host has recorded the epoch of the new leader.
-    let host = r.host("slept")?;
+    let host = rollout.host("slept")?;
     let known = std::fs::read_to_string(host.drive_c().join("k/wicd/epoch"))?;
     let known = known.split_whitespace().next().unwrap_or_default();
-    ensure!(known == epoch(&lease(&r.world).await?).to_string(), "the host goes by {known}");
-    let now = status(&r.world.instance("slept").await?.context("no instance")?);
+    ensure!(known == epoch(&lease(&rollout.world).await?).to_string(), "the host has recorded the epoch {known}");
+    let now = status(&rollout.world.instance("slept").await?.context("no instance")?);
     ensure!(now.last_operation == changed.last_operation && now.current_version == changed.current_version, "{now:?}");
-    ensure!(host.boots() == 1 && r.nodes.of("slept").len() == 1, "{} boots", host.boots());
-    uncordoned_node(&r.world, "slept").await?;
+    ensure!(host.boots() == 1 && rollout.nodes.of("slept").len() == 1, "{} boots", host.boots());
+    uncordoned_node(&rollout.world, "slept").await?;
     Ok(())
 }

@@ -48,7 +48,7 @@ async fn a_watch_that_is_refused_is_reported_and_blames_no_version() -> Result<(
     world.control_plane.restart_apiserver().await?;
     world.until("blind", "it says what is not seen", |p| refused(p, "ApiError", "the watch of nodes")).await?;
     world.apply("blind", &with_downloads(&hosts, 4, &json!({}))).await?;
-    world.eventually("the probe says so", || probe(&world.operator, "the watch of nodes")).await?;
+    world.eventually("the probe reports the watch", || probe(&world.operator, "the watch of nodes")).await?;
 
     let mut back = roles.get(ROLE).await?;
     back.rules = role.rules;
@@ -56,7 +56,7 @@ async fn a_watch_that_is_refused_is_reported_and_blames_no_version() -> Result<(
     world.until("blind", "the change is complete", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 2).await?;
     let log = world.operator.log();
     ensure!(!log.contains("NotRegistered") && !log.contains("RollingBack"), "a version was blamed: {log}");
-    ensure!(!probe(&world.operator, "").await, "the probe still says so");
+    ensure!(!probe(&world.operator, "").await, "the probe still reports the watch");
     Ok(())
 }
 
@@ -109,7 +109,7 @@ async fn a_second_installation_waits_and_a_deleted_lease_ends_the_lead_at_once(w
     crate::crash::ended(&mut world.operator, crate::fleet::LIMIT).await?;
     let log = world.operator.log();
     ensure!(log.contains("was deleted; this process exits"), "{log}");
-    second.leads().await.context("nothing holds it up any more")?;
+    second.leads().await.context("the second operator does not lead")?;
     world.start_operator().await?;
     world.eventually("now the first one waits", || probe(&world.operator, "second/windows-node-pools")).await
 }

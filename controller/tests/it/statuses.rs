@@ -101,7 +101,7 @@ impl Drop for Statuses {
         self.tasks.iter().for_each(JoinHandle::abort);
         if !std::thread::panicking() {
             let wrong = self.problems().unwrap();
-            assert!(wrong.is_empty(), "{} statuses were not as they must be, the first: {}", wrong.len(), wrong[0]);
+            assert!(wrong.is_empty(), "{} statuses were invalid, the first: {}", wrong.len(), wrong[0]);
         }
     }
 }
@@ -159,7 +159,7 @@ fn real_kstatus<K: Serialize>(pools: &[K]) -> Result<Vec<String>> {
     // A thread writes, because the pipe of the answers may be full before the program has read everything.
     let writer = std::thread::spawn(move || texts.iter().try_for_each(|text| input.write_all(text)));
     let output = program.wait_with_output()?;
-    writer.join().ok().context("a panic")??;
+    writer.join().ok().context("the writer panicked")??;
     let words: Vec<String> = String::from_utf8(output.stdout)?.lines().map(Into::into).collect();
     ensure!(
         output.status.success() && words.len() == pools.len(),

@@ -279,7 +279,7 @@ async fn a_change_that_would_lose_settings_is_withheld(world: &World, legacy: &L
         .await?;
     // While the change is withheld, the Node has the annotations of the legacy operator, and its present version as the desired one.
     world
-        .eventually("it is named as the legacy operator names its own", || async {
+        .eventually("the Node has the annotations of the legacy operator", || async {
             let node = world.node(name).await.ok().flatten();
             node.is_some_and(|n| missing.iter().all(|k| n.annotations().get(*k).is_some_and(|v| !v.is_empty())))
         })
@@ -480,7 +480,7 @@ pub(crate) async fn nodes_with_other_services_are_drained_one_after_another(
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     for host in &legacy.hosts {
         let containerd = std::fs::read(host.drive_c().join("k/containerd/containerd.exe"))?;
-        ensure!(containerd == b"containerd", "{} has still its older containerd", host.name());
+        ensure!(containerd == b"containerd", "{} still has its older containerd", host.name());
         ensure!(pods.get_opt(&format!("moves-{}", host.name())).await?.is_none(), "{} was not drained", host.name());
         ensure!(legacy.starts_of(host, "containerd") == 1, "containerd: {:?}", host.windows().state().starts);
     }

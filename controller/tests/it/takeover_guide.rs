@@ -152,7 +152,7 @@ async fn openshift(world: &World, guide: &Guide) -> Result<()> {
     }
     let file = guide.folder().join("namespace.json");
     std::fs::write(&file, namespace_of_user().to_string())?;
-    let output = world.control_plane.kubectl(&["apply", "-f", file.to_str().context("no UTF-8")?]).await?;
+    let output = world.control_plane.kubectl(&["apply", "-f", file.to_str().context("path is not UTF-8")?]).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let deploy = guide.folder().join("deploy");
     std::fs::create_dir_all(deploy.join("mine"))?;
@@ -258,7 +258,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     are_adopted(&world, &legacy).await?;
     world.restart().await?;
     are_adopted(&world, &legacy).await?;
-    ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the mode was written over");
+    ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the mode was overwritten");
     world.edit_pool(WINDOWS_INSTANCES, json!({"spec": {"mode": "Plan"}})).await?;
     guide.run(&world, "## 5. Begin").await?;
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the command sets no mode");

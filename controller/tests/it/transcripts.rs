@@ -143,7 +143,7 @@ impl Transcript {
         let text = steady(&self.0);
         let file = root().join(format!("docs/guide/transcripts/{page}.txt"));
         if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
-            std::fs::create_dir_all(file.parent().context("a file has a folder")?)?;
+            std::fs::create_dir_all(file.parent().context("the file has no folder")?)?;
             std::fs::write(&file, &text)?;
             for (_, guide) in pages().filter(|(name, _)| name == page) {
                 let guide = root().join(guide);
@@ -304,7 +304,7 @@ fn with_block(guide: &str, page: &str, text: &str) -> Result<String> {
     Ok(format!("{before}{mark}{text}```\n{after}"))
 }
 
-/// Returns the rows that `kubectl get` prints of pools and of instances without `-o wide`.
+/// Returns the commands `kubectl get` for pools and instances without `-o`, with the rows that they print.
 fn short_rows(transcript: &str) -> impl Iterator<Item = &str> {
     let mut is_short = false;
     transcript.lines().filter(move |line| {
@@ -356,7 +356,7 @@ fn what_differs_from_run_to_run_is_left_out() {
 
 /// Covers the first minutes: a host that joins, a host that is a node, and a second pool with two errors.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_pools() -> Result<()> {
+async fn the_transcript_of_the_first_pools_matches() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
     let late =
         world.sim.host(HostOptions { faults: vec![Fault::NeverRegisters], ..HostOptions::named("win-1") }).await?;
@@ -391,7 +391,7 @@ async fn the_first_pools() -> Result<()> {
     page.check("first-pool")
 }
 
-/// Change of containerd, as a user makes it.
+/// Arguments with which a user changes containerd's settings through kubectl.
 const CHANGE: [&str; 6] = [
     "patch",
     "wnp",
@@ -407,7 +407,7 @@ fn rollout() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rollout_and_plan() -> Result<()> {
+async fn the_transcripts_of_a_rollout_and_a_plan_match() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 4).await?;
     world.join("factory", &spec_with(&hosts[..3], json!({"rollout": rollout()}))).await?;
@@ -470,7 +470,7 @@ async fn rollout_and_plan() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn blocked_drain() -> Result<()> {
+async fn the_transcript_of_a_blocked_drain_matches() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 1).await?;
     world.join("factory", &spec(&hosts)).await?;
@@ -495,7 +495,7 @@ async fn blocked_drain() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failed_canary() -> Result<()> {
+async fn the_transcript_of_a_failed_canary_matches() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &["--register-timeout", "15s"]).await?;
     let hosts = world.hosts("win", 3).await?;
     world.join("factory", &spec(&hosts)).await?;
@@ -536,7 +536,7 @@ async fn failed_canary() -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     ensure!(
         pool_status(&pools.get("factory").await?).rollout.is_some_and(|r| !r.completed),
-        "it is said to be through"
+        "the rollout is reported as complete"
     );
     page.check("failed-canary")
 }

@@ -89,14 +89,14 @@ async fn a_host_that_another_pool_lists_later_is_handed_over(world: &World) -> R
     world.join("old", &spec(&hosts)).await?;
     let node = uid(world, &hosts[2]).await?;
     world.apply("old", &spec(&hosts[..2])).await?;
-    world.until_instance(hosts[2].name(), "it is to leave", |i| i.spec.leaving.is_some()).await?;
+    world.until_instance(hosts[2].name(), "it is marked to leave", |i| i.spec.leaving.is_some()).await?;
     world.apply("new", &spec(&hosts[2..])).await?;
     is_handed_over(world, &hosts[2], "new", node.as_ref()).await?;
 
     // The pool is renamed: the old pool is deleted before the new one is created.
     let node = uid(world, &hosts[2]).await?;
     delete_pool(world, "new").await?;
-    world.until_instance(hosts[2].name(), "it is to leave with its pool", |i| i.spec.leaving.is_some()).await?;
+    world.until_instance(hosts[2].name(), "it is marked to leave with its pool", |i| i.spec.leaving.is_some()).await?;
     world.apply("renamed", &spec(&hosts[2..])).await?;
     is_handed_over(world, &hosts[2], "renamed", node.as_ref()).await?;
 

@@ -28,7 +28,7 @@ use crate::{
     transcripts::root,
 };
 
-/// JavaScript expression that is true if the page is wider than its window. A page may hide what sticks out, so that its own width says nothing.
+/// JavaScript expression that is true if the page is wider than its window. A page may clip what overflows, so that its own width proves nothing.
 const TOO_WIDE: &str = "(() => { \
     const root = document.documentElement, width = root.clientWidth; \
     const scrolls = (node) => node && !node.matches('main') && \
@@ -251,7 +251,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.until("#pools article:nth-child(2) .counts", "6 done").await?;
     ensure!(browser.value("document.querySelector('#pools').dataset.same").await? == "yes", "it was loaded again");
     ensure!(browser.value("document.activeElement.textContent").await? == "gate-1", "the focus is lost");
-    ensure!(browser.value("document.querySelector('#asks').hidden").await? == true, "nothing waits any more");
+    ensure!(browser.value("document.querySelector('#asks').hidden").await? == true, "something still waits");
 
     browser.becomes_a_phone().await?;
     ensure!(!browser.is_too_wide().await?, "it is wider than a phone");
@@ -260,7 +260,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     let log = browser.post("/se/log", &json!({"type": "browser"})).await?;
     ensure!(log == json!([]), "{log}");
 
-    // Other clients get no answer: neither under another host name (DNS rebinding), nor without the secret in the URL.
+    // Requests are refused under another host name (DNS rebinding), without the secret in the URL, and with more selectors than the name.
     let at = url.trim_start_matches("http://").split('/').next().context("no port")?;
     for (host, path, expected) in [
         (at, format!("{url}live"), 200),
@@ -369,7 +369,7 @@ async fn set(instances: &Api<WindowsInstance>, host: &str, phase: &str) -> Resul
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "creates thousands of objects: it runs by night"]
-async fn a_large_fleet_takes_a_page_of_hosts_and_an_update_for_one() -> Result<()> {
+async fn a_large_fleet_loads_a_page_of_hosts_and_updates_changed_hosts_only() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     let instances = large_fleet(&control_plane).await?;
     let begin = Instant::now();

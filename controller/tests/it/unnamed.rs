@@ -207,7 +207,7 @@ async fn two_thousand_silent_addresses_are_reported(world: &World) -> Result<Tcp
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_that_is_rewritten_keeps_its_node() -> Result<()> {
     const POOL: &str = "rewritten";
-    // No serving certificates: the only address with a DNS name here is the API server's, for which no host gets one.
+    // The hosts request no serving certificates: `localhost` leads to the address of the API server, for which no host gets one.
     let world = World::new(SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() }, &[]).await?;
     let hosts = world.hosts(POOL, 1).await?;
     hosts[0].windows().state().machine.addresses = vec!["127.0.0.1".into()];

@@ -45,7 +45,7 @@ pub(crate) fn older_crds() -> Result<Vec<Value>> {
     for crd in api::crds() {
         let mut crd = serde_json::to_value(&crd)?;
         for field in LATER {
-            let (parent, name) = field.rsplit_once('/').context("a field has a parent")?;
+            let (parent, name) = field.rsplit_once('/').context("the field has no parent")?;
             let parent = format!("/spec/versions/0/schema/openAPIV3Schema/properties/{parent}");
             if let Some(fields) = crd.pointer_mut(&parent).and_then(Value::as_object_mut) {
                 fields.remove(name);
@@ -125,7 +125,10 @@ async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Re
     }
     std::fs::write(next.path(), "{\"schema\": 1}")?;
     let (status, _, err) = plan(&world, next.path()).await?;
-    ensure!(status == Some(1) && err.contains("it is not the file release.json of a release"), "{status:?} {err}");
+    ensure!(
+        status == Some(1) && err.contains("use the release.json that is published with the release"),
+        "{status:?} {err}"
+    );
 
     // This patch is the command of the guide, but for one pool instead of all.
     world.edit_pool("held", json!({"spec": {"rollout": {"paused": true}}})).await?;
@@ -221,7 +224,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     world.give("first", &entries(b"kubelet"))?;
     world.restart().await?;
     let again = until_one_waits(&world, &next).await?;
-    ensure!(again == first, "{again} is not the version of before, {first}");
+    ensure!(again == first, "{again} is not the earlier version {first}");
     approve(&world, "kept", &first).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
     let stored = pools.get("later").await?;
@@ -248,7 +251,7 @@ async fn back_by_one(world: &World) -> Result<()> {
     let mut files = Vec::new();
     for mut crd in older_crds()? {
         crd["metadata"]["labels"] = json!({"app.kubernetes.io/component": "api"});
-        files.push((crd["metadata"]["name"].as_str().context("a name")?.to_owned() + ".yaml", crd));
+        files.push((crd["metadata"]["name"].as_str().context("a CRD has no name")?.to_owned() + ".yaml", crd));
     }
     let crds = folder("crds", files.iter().map(|(name, _)| name.clone()).collect())?;
     for (name, crd) in &files {
@@ -327,7 +330,7 @@ async fn go_over_two_minor_versions(versions: &[&str], is_paused: bool) -> Resul
     }
     let guide = Guide::open(&world.control_plane, "upgrade.md", "upgrade")?;
     let blocks = guide.blocks(TWO_MINORS, "sh");
-    let [pause, resume, look] = &blocks[..] else { anyhow::bail!("other commands than are expected: {blocks:?}") };
+    let [pause, resume, look] = &blocks[..] else { anyhow::bail!("unexpected commands: {blocks:?}") };
     let count = |text: &str, part: &str| text.lines().filter(|line| line.contains(part)).count();
     let stands = async |world: &World| -> Result<()> {
         let seen = guide.run_block(world, look).await?;

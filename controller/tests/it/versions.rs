@@ -1,4 +1,4 @@
-//! Life of hosts with the API server and the controller manager of each supported version of Kubernetes. All other tests use the newest one.
+//! Life of hosts with the API server and the controller manager of each supported version of Kubernetes. Most other tests use the newest version.
 
 use std::{fs, path::Path, process::Command, sync::Mutex, time::Instant};
 
@@ -17,7 +17,7 @@ use testbed::{
 
 use crate::{
     csr::conditions,
-    deploy::overlays_are_taken,
+    deploy::overlays_are_accepted,
     fleet::{World, entries},
     removal::{pod, the_pool_is_deleted},
     rollout::{Watcher, until_updated, with_downloads},
@@ -34,7 +34,7 @@ macro_rules! tests {
             $(#[$ignore])?
             async fn $name() -> Result<()> {
                 let version = KUBERNETES.into_iter().find(|version| version.starts_with($minor));
-                Box::pin(the_whole_way(version.context("it is not claimed")?)).await
+                Box::pin(the_whole_way(version.context("the version is not supported")?)).await
             }
         )*
 
@@ -66,7 +66,7 @@ async fn the_whole_way(version: &'static str) -> Result<()> {
     let server = world.client.apiserver_version().await?.git_version;
     ensure!(server == version, "{server} runs in place of {version}");
     has_settings_of_upstream(version)?;
-    overlays_are_taken(&world.control_plane, version).await?;
+    overlays_are_accepted(&world.control_plane, version).await?;
     let legacy = Legacy::new(&world, "legacy", OTHER, 2).await?;
     tokio::try_join!(
         a_change_is_rolled_out(&world),
@@ -74,11 +74,11 @@ async fn the_whole_way(version: &'static str) -> Result<()> {
         the_pool_is_deleted(&world),
     )?;
     every_request_got_its_certificate(&world).await?;
-    println!("Kubernetes {version}: the whole way in {} s", start.elapsed().as_secs());
+    println!("Kubernetes {version}: all steps in {} s", start.elapsed().as_secs());
     std::env::var_os(RECORD).map_or(Ok(()), |file| record(Path::new(&file), version))
 }
 
-/// Variable with the file of the page of versions, which gets the day of each version that passes.
+/// Environment variable with the path of a file. Each test that passes adds its version and the day to this file.
 const RECORD: &str = "RECORD_VERSIONS";
 
 fn record(file: &Path, version: &str) -> Result<()> {
@@ -99,7 +99,7 @@ fn has_settings_of_upstream(version: &str) -> Result<()> {
         ensure!(output.status.success(), "go {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     };
-    let (minor, _) = version.trim_start_matches('v').rsplit_once('.').context("it has a patch version")?;
+    let (minor, _) = version.trim_start_matches('v').rsplit_once('.').context("it has no patch version")?;
     let set = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tools/xtask/payload/kubernetes-{minor}"));
     let upstream = fs::read_to_string(go(&set, &["list", "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes"])?)?;
     let is_kept = |line: &&str| ["go ", "godebug "].iter().any(|start| line.starts_with(start));
@@ -109,7 +109,7 @@ fn has_settings_of_upstream(version: &str) -> Result<()> {
     fs::write(module.path().join("main.go"), "package main\n\nfunc main() {}\n")?;
     let expected = go(module.path(), &["list", "-f", "{{.DefaultGODEBUG}}"])?;
     let server = control_plane_of(version)?.apiserver;
-    let built = go(&set, &["version", "-m", server.to_str().context("its path is UTF-8")?])?;
+    let built = go(&set, &["version", "-m", server.to_str().context("path is not UTF-8")?])?;
     let built = built.lines().find_map(|line| line.trim().strip_prefix("build\tDefaultGODEBUG=")).unwrap_or_default();
     ensure!(built == expected, "{version} is built with {built:?}, and upstream's with {expected:?}");
     Ok(())

@@ -138,7 +138,7 @@ impl<'a> Subject<'a> {
     }
 
     async fn woken<F: Future<Output = bool>>(&self, goes: impl Fn() -> F) -> Result<()> {
-        let what = format!("{:?} has ended, and what waited goes on", self.cause);
+        let what = format!("the wait ends after {:?} has ended", self.cause);
         if let Err(error) = deployment::within(WOKEN, &what, goes).await {
             anyhow::bail!("{error}\n{}", self.world.show().await);
         }
@@ -254,7 +254,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
                 let registers = |i: &api::WindowsInstance| {
                     status(i).operation.as_ref().is_some_and(|o| o.step == api::Step::Register)
                 };
-                world.until_instance(host.name(), "kubelet is to register", registers).await?;
+                world.until_instance(host.name(), "waits for kubelet to register", registers).await?;
                 host.fault(Fault::HangInCommand);
             }
             it.declare(it.declared(json!({"provisioning": {"maxConcurrent": 1}}))).await?;
@@ -427,8 +427,9 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             it.pool_goes_on().await
         }
         // `Pending` ends before a test could change anything: `two_pools` fails if it does not end.
-        // `machines::pools_follow_the_machines_of_their_machine_sets` covers Machines, `takeover::nodes_of_the_legacy_operator_are_adopted` lost settings. The other
-        // causes hold up all pools, and are tested below one after another.
+        // `machines::pools_follow_the_machines_of_their_machine_sets` covers Machines, and
+        // `takeover::nodes_of_the_legacy_operator_are_adopted` covers lost settings. `OtherOperator` and `Policies` hold up all pools, so
+        // [`all_go_on`] tests them one after another. The last test of this file covers `OtherPool`.
         Cause::Removal(Hold::Pending | Hold::Machines)
         | Cause::Machine
         | Cause::LostSettings

@@ -513,7 +513,7 @@ impl Walk {
                     Fault::ClockAhead(Duration::from_mins(20)),
                     Fault::CutAfterBytes { bytes: 30_000, once: true },
                 ];
-                let fault = faults.choose(&mut self.rng).context("a fault")?.clone();
+                let fault = faults.choose(&mut self.rng).context("there are no faults")?.clone();
                 let text = format!("{}: {fault:?}", self.hosts[host].name());
                 self.hosts[host].fault(fault);
                 text
@@ -630,8 +630,8 @@ impl Walk {
         self.check()
     }
 
-    /// Corrects each entry so that it leads to the host that has its name as marker, or to any free host if there is none. Returns whether a list
-    /// has changed.
+    /// Makes each name unique, and its entry lead to the host whose marker has the name, or to any free host. Entries without a host are dropped.
+    /// Reports whether a list has changed.
     async fn correct_lists(&mut self) -> Result<bool> {
         let mut free: BTreeSet<usize> = (0..self.hosts.len()).collect();
         let mut lists = self.model.lists.clone();

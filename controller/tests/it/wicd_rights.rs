@@ -116,16 +116,16 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn daemons_keep_their_rights_while_the_policies_that_hold_them_are_in_force() -> Result<()> {
+async fn daemons_keep_their_rights_while_the_policies_that_limit_them_are_in_force() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
-        a_missing_policy_that_holds_no_daemon_is_reported_and_stops_nothing(&world),
+        a_missing_policy_that_limits_no_daemon_is_reported_and_stops_nothing(&world),
         a_daemon_keeps_its_rights_when_its_instance_is_another_one(&world),
     )?;
     Ok(())
 }
 
-async fn a_missing_policy_that_holds_no_daemon_is_reported_and_stops_nothing(world: &World) -> Result<()> {
+async fn a_missing_policy_that_limits_no_daemon_is_reported_and_stops_nothing(world: &World) -> Result<()> {
     let hosts = world.hosts("limit", 2).await?;
     world.join("limit", &spec(&hosts[..1])).await?;
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
@@ -155,7 +155,7 @@ async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one(world: &Worl
     let hosts = world.hosts("again", 2).await?;
     world.join("again", &spec_with(&hosts, json!({"deletionPolicy": DeletionPolicy::Orphan}))).await?;
     let uid = async |name: &str| -> Result<String> {
-        world.instance(name).await?.and_then(|i| i.uid()).context("it has an instance")
+        world.instance(name).await?.and_then(|i| i.uid()).context("there is no instance")
     };
     // Both hosts are released and taken again. Then the instance of the second one is deleted by force.
     let orphan = uid("again-0").await?;
@@ -181,7 +181,7 @@ async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one(world: &Worl
         })
         .await?;
     for name in ["again-0", "again-1"] {
-        let node = world.node(name).await?.context("the Node")?;
+        let node = world.node(name).await?.context("there is no Node")?;
         ensure!(
             node.annotations().get(key::VERSION) == pool_status(&world.pool("again").await?).desired_version.as_ref()
         );

@@ -66,7 +66,7 @@ const CASES: [Case; 16] = [
 ];
 
 /// Marks a service for deletion while another program has it open.
-#[expect(clippy::unnecessary_wraps, reason = "as the others")]
+#[expect(clippy::unnecessary_wraps, reason = "same type as the other faults")]
 fn deleted(host: &SimHost, service: &str) -> Result<()> {
     let mut state = host.windows().state();
     state.open_services.insert(service.to_owned());
@@ -85,13 +85,13 @@ fn hold_wicd(host: &SimHost) -> Result<()> {
     Ok(host.windows().hold(&format!("{path}.partial"), Some(Held::Denied(3)))?)
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as the others")]
+#[expect(clippy::unnecessary_wraps, reason = "same type as the other faults")]
 fn dism(host: &SimHost, error: &str) -> Result<()> {
     host.windows().state().errors.insert(ENABLE.to_owned(), error.to_owned());
     Ok(())
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as the others")]
+#[expect(clippy::unnecessary_wraps, reason = "same type as the other faults")]
 fn slow_dism(host: &SimHost) -> Result<()> {
     host.windows().state().slow.insert(ENABLE.to_owned(), Duration::from_secs(2));
     Ok(())

@@ -77,7 +77,7 @@ impl World {
             host.authorize(&key.public_key().to_openssh()?)?;
             for file in OWNERS_FILES {
                 let file = host.drive_c().join(file);
-                fs::create_dir_all(file.parent().context("a file has a folder")?)?;
+                fs::create_dir_all(file.parent().context("the file has no folder")?)?;
                 fs::write(file, "mine")?;
             }
         }
@@ -130,7 +130,7 @@ impl World {
             Ok::<_, anyhow::Error>(status.desired_version.filter(|v| updated && v != old))
         };
         self.wait("all nodes are updated", async || Ok(version().await?.is_some())).await?;
-        version().await?.context("it was updated a moment ago")
+        version().await?.context("the update was undone")
     }
 
     async fn kubectl(&self, args: &[&str]) -> Result<String> {
@@ -282,8 +282,8 @@ async fn story(world: &mut World) -> Result<()> {
     }
     requests_were_approved_by_the_operator(world).await?;
     done("both joined as they should");
-    services_are_kept(world, b).await.context("services keep")?;
-    done("services keep");
+    services_are_kept(world, b).await.context("services are kept")?;
+    done("services are kept");
     changes(world).await.context("both nodes change")?;
     done("both nodes have changed twice");
     plugin(world).await.context("both nodes get a plugin")?;
@@ -319,7 +319,7 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
         fields.is_some_and(|f| !f.is_null())
     });
     let writers: Vec<_> = by_wicd.filter_map(|entry| entry.manager.clone()).collect();
-    assert_eq!(writers, ["wicd"], "who wrote the version");
+    assert_eq!(writers, ["wicd"], "writers of the version");
     assert_eq!(node.labels().get("kubernetes.io/os").map(String::as_str), Some("windows"));
     assert_eq!(node.labels().get(key::POOL).map(String::as_str), Some(POOL));
     // The join has enabled the feature Containers, which takes one restart.
@@ -339,7 +339,7 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
 
 /// Checks in the API server's audit log, instead of a condition's claim, that the operator approved all requests.
 async fn requests_were_approved_by_the_operator(world: &World) -> Result<()> {
-    let log = fs::read_to_string(world.control_plane.audit_log().context("there is an audit log")?)?;
+    let log = fs::read_to_string(world.control_plane.audit_log().context("there is no audit log")?)?;
     let mut approvers = BTreeMap::new();
     for line in log.lines() {
         let entry: Value = serde_json::from_str(line)?;
@@ -364,7 +364,7 @@ async fn requests_were_approved_by_the_operator(world: &World) -> Result<()> {
     }
     for request in &requests {
         let approver = approvers.get(&request.name_any()).map(String::as_str);
-        assert_eq!(approver, Some(OPERATOR), "who decided {}", request.name_any());
+        assert_eq!(approver, Some(OPERATOR), "approver of {}", request.name_any());
     }
     Ok(())
 }
@@ -401,12 +401,12 @@ async fn changes(world: &mut World) -> Result<()> {
     let before = process(a, "kubelet.exe").await?.context("no kubelet")?;
     world.template = json!({"spec": {"kubelet": {"maxPods": 77}}});
     world.apply(&[a, b]).await?;
-    let second = world.updated_from(&first).await.context("a setting")?;
+    let second = world.updated_from(&first).await.context("update for a changed setting")?;
     ensure!(process(a, "kubelet.exe").await?.context("no kubelet")? != before, "kubelet was not restarted");
     for host in [a, b] {
         let node = world.node(host).await?;
         let pods = node.status.as_ref().and_then(|s| s.capacity.as_ref()?.get("pods").cloned());
-        ensure!(pods.is_some_and(|q| q.0 == "77"), "the Node takes another number of pods");
+        ensure!(pods.is_some_and(|q| q.0 == "77"), "the Node allows another number of pods");
         ensure!(is_ready(&node) && !cordoned(&node), "the Node is not as it was");
     }
 
@@ -425,7 +425,7 @@ async fn changes(world: &mut World) -> Result<()> {
     let operator = Operator::start(&world.control_plane, &world.options)?;
     operator.leads().await?;
     world.operator = Some(operator);
-    world.updated_from(&second).await.context("another kubelet.exe")?;
+    world.updated_from(&second).await.context("update for another kubelet.exe")?;
     for host in &world.hosts {
         ensure!(!host.drive_c().join("windows/wicd-ccg").exists(), "a host has a plugin that its pool does not name");
         let placed = fs::metadata(host.drive_c().join("k/kubelet.exe"))?.len();
@@ -440,6 +440,7 @@ async fn changes(world: &mut World) -> Result<()> {
     Ok(())
 }
 
+/// CLSID of the gMSA plugin.
 const PLUGIN: &str = "{0A1B2C3D-0000-4000-8000-00000000000F}";
 /// Returns the registry keys of the plugin.
 fn plugin_keys() -> [String; 4] {
@@ -473,7 +474,7 @@ async fn plugin(world: &mut World) -> Result<()> {
     let list = b.cmd(&format!("reg query {}", plugin_keys()[3])).await?;
     ensure!(!list.status.success(), "it was registered beside another registration");
     cmd(b, &format!(r"reg delete HKLM\Software\Classes\CLSID\{PLUGIN} /f")).await?;
-    world.updated_from(&before).await.context("a plugin")?;
+    world.updated_from(&before).await.context("update for a plugin")?;
     for host in [a, b] {
         ensure!(
             fs::read(host.drive_c().join("windows/wicd-ccg/plugin.dll"))? == b"library",

@@ -1,6 +1,6 @@
-//! Tests a node of an OpenShift cluster on Azure, in the hybrid overlay of OVN-Kubernetes, from its join to its removal on a Wine host. Besides
-//! kubelet, the node has the services of such a cluster. Each of them needs the command line, kubeconfig and HNS objects that the operator has
-//! prepared. The test also changes each fact of the cluster while the node runs.
+//! Tests a node of an OpenShift cluster on Azure, in the hybrid overlay of OVN-Kubernetes, from its join to its removal on a Wine host. In
+//! addition to kubelet, the node has the services of such a cluster. Each of them needs the command line, kubeconfig and HNS objects that the
+//! operator has prepared. The test also changes each fact of the cluster while the node runs.
 //!
 //! The test does OpenShift's part: it approves the certificate of hybrid-overlay-node, gives the Node its part of the pod network, and grants
 //! rights to nodes.
@@ -232,8 +232,8 @@ async fn story(world: &World) -> Result<()> {
     joins(world).await.context("the host becomes a node")?;
     done("the node is Ready");
     services_can_work(world).await.context("services can work")?;
-    every_named_file_exists(world).await.context("files")?;
-    logs_are_written(world).context("logs")?;
+    every_named_file_exists(world).await.context("files that the services name")?;
+    logs_are_written(world).context("logs of the services")?;
     node_manager_works(world).await.context("the cloud-node-manager")?;
     changes::were_there_from_the_start(world).await.context("facts of the cluster")?;
     done("services can work, with the facts of the cluster");
@@ -391,7 +391,7 @@ fn path_in(text: &str) -> Option<String> {
     text.starts_with(r"C:\").then(|| text.to_owned())
 }
 
-/// Calls `each` with all strings in a JSON value.
+/// Calls `each` with each string in a JSON value.
 fn strings(value: &Value, each: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => each(text),

@@ -28,7 +28,7 @@ async fn writes(world: &World) -> Result<BTreeMap<String, u32>> {
         .filter(|sample| !sample.starts_with("windowsnodepools/status"));
     samples
         .map(|sample| {
-            let (resource, count) = sample.split_once("\"} ").context("a sample of another form")?;
+            let (resource, count) = sample.split_once("\"} ").context("the sample has another form")?;
             Ok((resource.to_owned(), count.parse()?))
         })
         .collect()
@@ -53,7 +53,7 @@ async fn at_most(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_joins_or_is_changed_costs_no_more_writes_than_it_did() -> Result<()> {
+async fn a_host_that_joins_or_is_changed_stays_within_its_number_of_writes() -> Result<()> {
     // Steps are stored only if they last, which varies on a busy machine: this setting stores none.
     let world = World::new(SimOptions::default(), &["--show-step-after", "10m"]).await?;
     let hosts = world.hosts("win", HOSTS as usize).await?;

@@ -20,7 +20,10 @@ pub enum DigestError {
     )]
     Malformed(String),
     /// Unsupported hash algorithm.
-    #[error("digests of {0:?} are not supported: start the source controller with --artifact-digest-algo=sha256")]
+    #[error(
+        "the digest of the artifact has the algorithm {0:?}, and only sha256, sha384 and sha512 are supported: set the controller of the source to sha256 (Flux: start \
+         source-controller with --artifact-digest-algo=sha256)"
+    )]
     Unsupported(String),
     /// Bytes with another digest.
     #[error("the digest is not {0}")]

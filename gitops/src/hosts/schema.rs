@@ -24,7 +24,10 @@ pub const KIND: &str = "WindowsHostInventory";
 /// Remedies for text that does not match a pattern, by the path of the field.
 const REMEDIES: [(&str, &str); 4] = [
     ("name", "use lower-case letters, digits and `-`, and `.` between them"),
-    ("address", "use an IPv4 or IPv6 address without brackets and port, or a DNS name"),
+    (
+        "address",
+        "use an IPv4 address, an IPv6 address without brackets or zone, or a DNS name; the port belongs in `port`",
+    ),
     (
         "username",
         "use a name such as `Administrator` or `DOMAIN\\name`, without \" / [ ] : ; | = , + * ? < > and without spaces at its ends",

@@ -90,7 +90,7 @@ fn each_fault_is_reported_with_its_line_and_the_remedy() {
         ("name: a\nadress: a\n", 1, "a host needs `address`"),
         ("name: Win_1\naddress: a\n", 1, "`name`: \"Win_1\" cannot be used: use lower-case letters"),
         ("name: a\naddress: 10.0.0.256\n", 2, "is neither an IPv4 or IPv6 address"),
-        ("name: a\naddress: '[::1]'\n", 2, "without brackets and port"),
+        ("name: a\naddress: '[::1]'\n", 2, "without brackets or zone"),
         ("name: a\naddress: a\nport: 65536\n", 3, "`port`: \"65536\" is not a number from 1 to 65535"),
         ("name: a\naddress: a\nport: '22'\n", 3, "without quotes"),
         ("name: a\naddress: a\nport: [22]\n", 3, "`port` must be a number, but is a list"),
@@ -181,7 +181,7 @@ fn all_faults_are_reported_in_the_order_of_files_and_lines() {
     assert_eq!(lines, ["a.yaml:1", "b.yaml:1", "b.yaml:3", "d.yaml:1", "d.yaml:1"]);
 }
 
-/// Examples in the documentation must be valid.
+/// Checks that the examples of the guide are valid inventories.
 #[test]
 fn the_examples_are_read() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/inventory");
@@ -191,7 +191,7 @@ fn the_examples_are_read() {
         let bytes = std::fs::read(&path).unwrap();
         let page = include_str!("../../../docs/guide/inventory.md");
         let text = str::from_utf8(&bytes).unwrap();
-        assert!(page.contains(text), "{} is not in the guide as it is", path.display());
+        assert!(page.contains(text), "{} differs from the guide", path.display());
         let found = names(&[File { path: path.file_name().unwrap().to_string_lossy().into(), bytes }]);
         assert!(!found.is_empty(), "{}", path.display());
         seen += 1;

@@ -153,7 +153,7 @@ impl Proxy {
         Ok(Self { address: address.to_string(), username, password, except: None })
     }
 
-    /// Parses the operator's own proxy settings, as in `HTTPS_PROXY` and `NO_PROXY`. `None` if `https` is empty. The address may contain a
+    /// Parses the operator's own proxy settings, as in `HTTPS_PROXY` and `NO_PROXY`. Returns `None` if `https` is empty. The address may contain a
     /// user name and a password, and may lack a scheme, as in other programs.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_of_a_secret() {
+    fn the_proxy_of_a_secret_is_read() {
         let cases: &[(&[(&str, &str)], &str)] = &[
             (&[], "needs address"),
             (&[("address", "proxy:3128")], "address cannot be used"),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_of_the_operator() {
+    fn the_proxy_of_the_operator_is_read() {
         for (https, expected) in [
             ("http://proxy:3128", Ok(Some("http://proxy:3128"))),
             ("https://me:secret@proxy:3128", Ok(Some("https://me:secret@proxy:3128"))),

@@ -84,7 +84,9 @@ pub enum GitError {
         to: String,
     },
     /// Any other failure between the operator and the server.
-    #[error("fetching from {host} failed: {problem}: check the URL, the network and the proxy")]
+    #[error(
+        "fetching from {host} failed: {problem}: check the URL, the server, the network and the proxy; the operator retries, and keeps the hosts that it has"
+    )]
     Failed {
         /// Name of the server.
         host: String,
@@ -92,7 +94,10 @@ pub enum GitError {
         problem: String,
     },
     /// The fetch exceeded its time limit.
-    #[error("fetching from {host} timed out after {}s: check the server, the network and the proxy", .after.as_secs_f32())]
+    #[error(
+        "fetching from {host} timed out after {}s: check the server, the network and the proxy; the operator retries, and keeps the hosts that it has",
+        .after.as_secs_f32()
+    )]
     Timeout {
         /// Name of the server.
         host: String,
@@ -165,7 +170,7 @@ pub enum GitError {
         path: String,
     },
     /// The object has another type than required.
-    #[error("{id} is not a {wanted} of the repository: check it with git fsck")]
+    #[error("{id} is not a {wanted} of the repository: check the repository on its server with git fsck")]
     WrongObject {
         /// Id of the object.
         id: String,
@@ -196,7 +201,8 @@ pub enum GitError {
     },
     /// The directory on disk cannot be used.
     #[error(
-        "the operator's cache directory for repositories (--cache) cannot be used: {0}: check that its volume has space and is writable"
+        "the operator's cache directory for repositories (--cache) cannot be used: {0}: check that its volume has space and is writable; the operator \
+         retries, and keeps the hosts that it has"
     )]
     Disk(#[source] io::Error),
 }

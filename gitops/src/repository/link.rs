@@ -13,11 +13,12 @@ use std::{
 use tokio::runtime::{Builder, Runtime};
 
 use super::GitError;
+use crate::shown_size;
 
 /// Interval at which a wait checks the time limit and the stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Maximum number of bytes that a server may send before any content: they are kept in memory. Enough for half a million names.
+/// Maximum number of bytes that a server may send before any content: they are kept in memory. This is enough for half a million names.
 const GREETING: u64 = 32 << 20;
 
 /// Connection to a server for one fetch.
@@ -102,7 +103,7 @@ impl<'a> Link<'a> {
         self.received.set(received);
         let (most, of) = self.ceiling.get();
         if received > most {
-            let what = format!("the server sends more than {} KiB of {of}", most >> 10);
+            let what = format!("the server sends more than {} of {of}", shown_size(most));
             return Err(self.fail(GitError::RepositoryTooLarge { what }));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use gix::{ObjectId, Repository, bstr::ByteSlice, objs::Kind, objs::tree::EntryKind};
 
 use super::{GitError, error::excerpt};
-use crate::{File, Limits, is_inventory};
+use crate::{File, Limits, is_inventory, shown_size};
 
 /// Maximum depth of directories.
 const DEEP: usize = 64;
@@ -76,13 +76,13 @@ pub(super) fn read(repo: &Repository, listed: &[Listed], limits: &Limits) -> Res
         let too_large = |what| GitError::InventoryTooLarge { path: excerpt(path), what };
         let size = size(repo, *blob, Kind::Blob, path)?;
         if size > limits.file {
-            return Err(too_large(format!("it has {size} bytes, and a file may have {}: split it", limits.file)));
+            return Err(too_large(format!("a file may have at most {}: split it", shown_size(limits.file))));
         }
         total = total.saturating_add(size);
         if total > limits.total {
             return Err(too_large(format!(
-                "together with it, the files have more than {} bytes: use several pools",
-                limits.total
+                "together with the files before it, it has more than {}: use several pools",
+                shown_size(limits.total)
             )));
         }
         let mut object = repo.find_object(*blob).map_err(|error| GitError::damaged(error.error()))?;

@@ -90,7 +90,7 @@ fn a_head_that_names_no_branch_is_called_head() {
 }
 
 #[test]
-fn the_highest_version_in_a_range() {
+fn the_highest_version_in_a_range_is_found() {
     let tags = ["1.0.0", "v1.2.0", "1.10.0", "v2.0.0", "2.1.0-rc.1", "2.1.0-rc.2", "latest", "v1", "1.10.0+b", "refs"];
     let cases = [
         ("*", Some("v2.0.0")),

@@ -106,7 +106,9 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     let passphrase = access.password.as_ref().map(|password| password.as_str());
     let key = russh::keys::decode_secret_key(&lines, passphrase).map_err(|error| match (error, passphrase) {
         (russh::keys::Error::KeyIsEncrypted, _) => unusable("it has a passphrase: add the passphrase as password"),
-        (_, Some(_)) => unusable("it is not a private key, or password is not its passphrase"),
+        (_, Some(_)) => {
+            unusable("it is not a private key, or password is not its passphrase: correct identity or password")
+        }
         (_, None) => unusable("it is not a private key in PEM form: use Ed25519, ECDSA or RSA"),
     })?;
     Ok(key)

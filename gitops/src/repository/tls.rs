@@ -16,9 +16,16 @@ pub(super) fn config(access: &Access) -> Result<ClientConfig, GitError> {
     let Some((certificates, key)) = &access.client_certificate else { return Ok(builder.with_no_client_auth()) };
     let unusable = |key, problem| AccessError::Unusable { key, problem };
     let chain = certificates_of(certificates).filter(|chain| !chain.is_empty());
-    let chain = chain.ok_or(unusable("tls.crt", "it has no certificate in PEM form, or one that cannot be read"))?;
-    let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|_| unusable("tls.key", "it has no private key in PEM form without a passphrase"))?;
+    let chain = chain.ok_or(unusable(
+        "tls.crt",
+        "it has no certificate in PEM form, or one that cannot be read: store the certificate and its chain in PEM form",
+    ))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+        unusable(
+            "tls.key",
+            "it has no private key in PEM form, or one with a passphrase: store a key in PEM form without a passphrase",
+        )
+    })?;
     let config = builder.with_client_auth_cert(chain, key);
     Ok(config.map_err(|_| {
         unusable(
@@ -35,8 +42,10 @@ fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, GitError> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };
-    let unusable =
-        AccessError::Unusable { key: "ca.crt", problem: "it has no certificate in PEM form, or one that is not valid" };
+    let unusable = AccessError::Unusable {
+        key: "ca.crt",
+        problem: "it has no certificate in PEM form, or one that is not valid: store the certificate of the authority in PEM form",
+    };
     for certificate in certificates_of(pem).ok_or_else(|| unusable.clone())? {
         roots.add(certificate).map_err(|_| unusable.clone())?;
     }

@@ -29,7 +29,9 @@ impl Location {
     pub(super) fn parse(text: &str) -> Result<Self, GitError> {
         let invalid = |problem| GitError::UrlInvalid { problem };
         if text.len() > 2048 || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(invalid("it has more than 2048 characters, or white space in it"));
+            return Err(invalid(
+                "it has more than 2048 characters, or white space or a control character in it: correct it",
+            ));
         }
         let url = Url::parse(text).map_err(|_| {
             invalid(

@@ -96,7 +96,7 @@ fn a_signature_with_a_fault_is_not_trusted() {
     assert!(verify_at(&signed("signature-expired.pgp.sig"), &keys, then).is_ok());
 }
 
-/// Keys with another purpose, and subkeys that are copied to another owner's certificate, are not trusted.
+/// Checks that keys with another purpose are not trusted, and neither are subkeys that are copied to another owner's certificate.
 #[test]
 fn a_key_is_trusted_only_if_its_owner_allows_it_to_sign() {
     assert_eq!(
@@ -127,7 +127,7 @@ fn a_weak_ssh_signature_is_not_trusted() {
 }
 
 #[test]
-fn a_text_that_is_no_signature_is_refused() {
+fn a_text_that_is_not_a_valid_signature_is_refused() {
     let keys = keys(&["ed25519.sshpub", "primary.asc"]);
     let cut = |name: &str, at: usize| fixture(name)[..at].to_vec();
     let twice = [fixture("primary.pgp.sig"), fixture("primary.pgp.sig")].concat();

@@ -58,7 +58,7 @@ fn many_fetches_leave_few_packs() {
     assert!(packs <= 50, "{packs}");
 }
 
-/// Reads entries of the form `<name> <address>`, one per line. `None` if a line has another form.
+/// Reads entries of the form `<name> <address>`, one per line. Returns `None` if a line has another form.
 fn read(files: &[File]) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     for file in files {
@@ -157,7 +157,7 @@ fn a_reference_to_a_directory_is_refused_with_what_to_name() {
     assert!(error.to_string().contains("neither a commit nor a tag of one: name a commit"), "{error}");
 }
 
-/// A pusher could publish a tag that another user has signed under another name.
+/// Covers a pusher who publishes another user's signed tag under another name.
 #[test]
 fn a_signed_tag_is_valid_only_under_its_own_name() {
     let (origin, _server, mut client) = served();

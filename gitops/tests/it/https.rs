@@ -168,7 +168,7 @@ fn basic(server: &Server, user: &str, password: &str) -> Access {
 }
 
 #[test]
-fn basic_and_bearer_authentication() {
+fn basic_and_bearer_authentication_are_supported() {
     let origin = Origin::new();
     let guarded = |expected: String| {
         Server::with(origin.root(), false, move |asked| {
@@ -189,7 +189,7 @@ fn basic_and_bearer_authentication() {
 }
 
 #[test]
-fn client_certificates() {
+fn client_certificates_are_sent() {
     let origin = Origin::new();
     let server = Server::with(origin.root(), true, |_| None);
     let with = |authority: &Authority| {
@@ -238,7 +238,7 @@ fn a_proxy_with_credentials_is_used() {
     assert!(error.to_string().contains("proxy") && !error.to_string().contains("wr0ng"), "{error}");
 }
 
-/// Proxy settings from `HTTPS_PROXY` and `NO_PROXY`, in the format of other programs.
+/// Checks proxy settings in the format of `HTTPS_PROXY` and `NO_PROXY`.
 #[test]
 fn the_proxy_of_the_operator_is_used() {
     let origin = Origin::new();

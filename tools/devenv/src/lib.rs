@@ -86,8 +86,8 @@ pub fn cargo_home() -> Result<PathBuf> {
     Ok(PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"))
 }
 
-/// Removes the variables that cargo set for this program from the environment of a cargo command. Build scripts (ring's) read these
-/// variables: with other values than in a manual build, each of the two builds would invalidate the other.
+/// Removes the variables `CARGO_PKG_*` and `CARGO_MANIFEST_*`, which cargo set for this program, from the environment of a cargo command. Build
+/// scripts (ring's) read these variables: with other values than in a manual build, each of the two builds would invalidate the other.
 pub fn forget_caller(cargo: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let set_by_cargo = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
@@ -120,7 +120,7 @@ pub fn skip(reason: &str) -> Result<()> {
 
 fn skipped(reason: &str, require_all: Option<&str>) -> Result<String> {
     let may = matches!(require_all, None | Some("" | "0"));
-    ensure!(may, "{reason}; with {REQUIRE_ALL} set this is an error, and without it would be skipped");
+    ensure!(may, "{reason}; this is an error because {REQUIRE_ALL} is set, and would be skipped otherwise");
     Ok(format!("skipped: {reason}"))
 }
 

@@ -77,7 +77,7 @@ fn check(unpacked: Result<Vec<File>, ArtifactError>) {
     };
     assert!(files.len() <= LIMITS.files);
     assert!(files.iter().map(|f| f.bytes.len() as u64).sum::<u64>() <= LIMITS.total);
-    assert!(files.is_sorted_by(|a, b| a.path < b.path), "twice, or not in order");
+    assert!(files.is_sorted_by(|a, b| a.path < b.path), "a path occurs twice, or the order is wrong");
     for file in files {
         assert!(file.bytes.len() as u64 <= LIMITS.file);
         let leads_out = |part: &str| ["", ".", ".."].contains(&part);

@@ -48,9 +48,12 @@ pub fn answer(data: &[u8]) {
             for text in [&facts.hostname, &facts.machine_id, &facts.os_build, &facts.os_name, &facts.boot_id] {
                 crate::assert_fit_for_people(text, 128);
             }
-            assert!(facts.addresses.contains(&facts.node_ip), "an address that the host has not");
+            assert!(facts.addresses.contains(&facts.node_ip), "the node IP is not an address of the host");
             let again = |time: Time| time.to_string().parse().ok();
-            assert!(facts.boot_time.is_none_or(|time| again(time) == Some(time)), "a time that is read as another");
+            assert!(
+                facts.boot_time.is_none_or(|time| again(time) == Some(time)),
+                "a boot time changes when it is written and parsed"
+            );
         }
         Err(error) => fit(&error),
     }
@@ -121,7 +124,7 @@ pub fn csr(data: &[u8]) {
             Verdict::NotOurs | Verdict::Queue { .. } => {}
         }
         let unlisted = verdict(&csr, &request, &|_| None, &Outstanding::default(), "system:serviceaccount:a:b");
-        assert!(!matches!(unlisted, Verdict::Approve(_)), "approved for a host of no pool");
+        assert!(!matches!(unlisted, Verdict::Approve(_)), "approved for a host that is in no pool");
     }
 }
 

@@ -16,7 +16,7 @@ macro_rules! fixture {
 
 const SIGNED: &[u8] = fixture!("data");
 
-/// All keys, so that signatures reach the checks of their keys.
+/// Keys of most fixtures, so that signatures reach the checks of their keys.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let secret = [
         ("ed25519.sshpub", fixture!("ed25519.sshpub")),
@@ -86,7 +86,7 @@ pub fn object(data: &[u8]) {
     for header in [b"gpgsig".as_slice(), b"gpgsig-sha256"] {
         let commit = split_commit(data, header);
         let length = commit.data.len() + commit.signature.as_ref().map_or(0, Vec::len);
-        assert!(length <= data.len(), "more than there was");
+        assert!(length <= data.len(), "the parts are longer than the object");
         if commit.signature.is_none() && !commit.data.starts_with(b"gpgsig") {
             // The signed data contains no signature.
             let again = split_commit(&commit.data, header);

@@ -22,7 +22,7 @@ pub(crate) async fn yaml(client: &Client, manifests: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the objects of a document: those of a List, and none of an empty document.
+/// Returns the objects of a document: the items of a List, nothing for an empty document, and otherwise the object itself.
 fn items(document: Value) -> Vec<Value> {
     match document {
         Value::Null => Vec::new(),

@@ -136,8 +136,8 @@ impl Set {
     }
 }
 
-/// Reports whether programs of a Wine host are built, which takes minutes. They may be out of date.
-pub fn are_of_wine_hosts_built() -> bool {
+/// Reports whether `wicd.exe` and `hostkubelet.exe`, the programs of Wine hosts that take longest to build, exist. They may be out of date.
+pub fn wine_programs_are_built() -> bool {
     let entries = cache_dir().and_then(|dir| Ok(fs::read_dir(dir)?)).into_iter().flatten().flatten();
     let has_kubelet = entries.map(|entry| entry.path().join("hostkubelet.exe")).any(|program| program.is_file());
     wicd_exe::is_built() && has_kubelet

@@ -1,4 +1,4 @@
-//! Child processes that never outlive the test.
+//! Child processes that never outlive the process of the tests.
 
 use std::{
     fs::File,

@@ -377,7 +377,7 @@ impl ControlPlane {
         }
     }
 
-    /// Returns the flags for an audit log of metadata, without contents, if there is to be an audit log.
+    /// Returns the flags for an audit log of metadata, without contents. Returns none without an audit log.
     fn audit_flags(&self) -> Result<Vec<String>> {
         let Some(log) = self.audit_log() else { return Ok(Vec::new()) };
         let policy = self.dir.path().join("audit-policy.yaml");

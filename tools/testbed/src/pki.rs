@@ -134,7 +134,11 @@ fn distinguished_name(name: &str, organizations: &[&str]) -> Result<Distinguishe
     // rcgen keeps one value for each type of attribute; the same type, given by its number, counts as another one.
     let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
     if organizations.len() > types.len() {
-        bail!("{name} is to be in {} groups, a certificate made here can name {}", organizations.len(), types.len());
+        bail!(
+            "{name} has {} groups, but a certificate of the test bed names at most {}",
+            organizations.len(),
+            types.len()
+        );
     }
     let mut dn = DistinguishedName::new();
     for (ty, organization) in types.into_iter().zip(organizations) {

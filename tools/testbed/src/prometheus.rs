@@ -29,7 +29,7 @@ impl Prometheus {
     /// Starts Prometheus with the groups of a rule file. It has no target yet, and trusts any certificate.
     ///
     /// # Errors
-    /// Fails when it cannot be built or started.
+    /// Fails when it cannot be found, downloaded or started.
     pub fn start(rules: &Value, token: &str) -> Result<Self> {
         let files = tempfile::tempdir()?;
         let path = |name: &str| -> PathBuf { files.path().join(name) };

@@ -43,7 +43,7 @@ pub fn available() -> Result<(), String> {
         .args(NAMESPACES)
         .arg("true")
         .run()
-        .map_err(|error| format!("Wine hosts need namespaces, which this machine does not give: {error:#}"))
+        .map_err(|error| format!("Wine hosts need namespaces, which this machine does not allow: {error:#}"))
 }
 
 /// Flags of `unshare` for a machine with its own namespaces, which ends with the process that started it.

@@ -1,7 +1,7 @@
-# machine.sh: what makes a process and its children see a machine of their own. Read by the other scripts, in new
+# machine.sh: gives a process and its children a machine of their own. The other scripts read it, in new
 # namespaces for mounts, network, processes and the host name. Variables: DIR, the machine's folder; NAME; ADDRESS; WINE.
 
-# This process's number outside, while /proc is still the one from there.
+# The process ID outside of the namespace, read before the new /proc is mounted.
 read -r pid _ </proc/self/stat
 mount -t proc proc /proc
 hostname "$NAME"
@@ -18,7 +18,7 @@ ln -sfn /C:/users/Administrator "$DIR/home"
     cat /etc/shadow
 } >"$DIR/shadow"
 printf '127.0.0.1 localhost\n%s %s\n' "$ADDRESS" "$NAME" >"$DIR/hosts"
-echo 'nameserver 127.0.0.1' >"$DIR/resolv.conf" # refuses at once; no name server is to be waited for
+echo 'nameserver 127.0.0.1' >"$DIR/resolv.conf" # refuses at once, so that no program waits for a name server
 for file in passwd shadow hosts resolv.conf; do
     mount --bind "$DIR/$file" "/etc/$file"
 done

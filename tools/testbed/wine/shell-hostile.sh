@@ -1,6 +1,6 @@
 #!/bin/sh
-# A login shell as bad as they come: it talks before and after the command, keeps standard input to itself and mangles
-# what the command prints. It runs the command, and its exit status is the command's.
+# A login shell that disturbs its clients: it prints text before and after the command, consumes standard input and
+# garbles the command's output. Its exit status is that of the command.
 . "${0%/*}/environment"
 printf '\377\376Welcome!\r\r\n\033[2J{"status":"ok"}\r\n'
 exec 4<&0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What sshd runs for a session: `shell -c COMMAND`, as Windows' OpenSSH does with cmd.exe.
+# Runs the command of an SSH session in cmd.exe, as OpenSSH on Windows does: `shell -c COMMAND`.
 . "${0%/*}/environment"
 [ "${1-}" != -c ] || export SHELL_LINE="$2"
 exec "$WINE" 'C:\testbed\shell.exe'

@@ -7,7 +7,7 @@ mkdir -p "$DIR/prefix/drive_c"
 "$WINE" wineboot.exe --init
 add() { "$WINE" reg.exe add "$1" /v "$2" /t "$3" /d "$4" /f; }
 nt='HKLM\SOFTWARE\Microsoft\Windows NT\CurrentVersion'
-add "$nt" CurrentVersion REG_SZ 10.0 # Windows itself says 6.3 for ever; Wine takes its version from here
+add "$nt" CurrentVersion REG_SZ 10.0 # Windows keeps 6.3 here; Wine takes its version from this value
 add "$nt" CurrentMajorVersionNumber REG_DWORD 10
 add "$nt" CurrentMinorVersionNumber REG_DWORD 0
 add "$nt" CurrentBuild REG_SZ 20348
@@ -30,8 +30,8 @@ cd "$DIR/build"
 "$cc" -O2 -shared -o dismapi.dll "$SCRIPTS/dismapi.c" -ladvapi32
 "$cc" -O2 -shared -o vmcompute.dll "$SCRIPTS/vmcompute.c" -lws2_32 -lole32
 
-# library NAME EXPORT...: NAME.dll for wicd.exe, with these functions of NAME.c before those of Wine. Wine's own gets another name, and is
-# no longer marked as Wine's (for those the name counts).
+# library NAME EXPORT...: makes NAME.dll for wicd.exe, with these functions of NAME.c instead of Wine's. Wine's library gets another name, and
+# is no longer marked as Wine's, because Wine loads a marked library only under its own name.
 library() {
     name=$1
     shift
@@ -51,7 +51,7 @@ library advapi32 InitiateSystemShutdownExW
 library iphlpapi InitializeIpInterfaceEntry GetIpInterfaceEntry InitializeIpForwardEntry CreateIpForwardEntry2
 rm -f "$system32/advapi32.dll" "$system32/iphlpapi.dll" "$system32/shutdown.exe"
 cp ./*.dll ./*.exe "$system32/"
-# Where it has a program or library of its own, Wine prefers that.
+# Wine prefers its own programs and libraries unless these keys name the native ones.
 "$WINE" reg.exe add 'HKCU\Software\Wine\DllOverrides' /v shutdown.exe /d native /f
 for name in advapi32 iphlpapi; do
     "$WINE" reg.exe add 'HKCU\Software\Wine\AppDefaults\wicd.exe\DllOverrides' /v "$name" /d native /f

@@ -20,7 +20,7 @@ use self::{switches::Switches, table::Table, world::World};
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Shows hosts becoming nodes: starts a control plane, hosts and the operator, applies a pool, and shows a live table. Then
-/// prints commands to try, and runs until Ctrl-C. Nothing is left behind.
+/// prints commands to try, and runs until Ctrl-C. It ends everything that it started.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Exit when all nodes of the first table are Ready, or with an error after `--timeout`.
@@ -63,7 +63,7 @@ async fn show(args: &Args) -> Result<()> {
             false
         }
     };
-    if with_wine && !binaries::are_of_wine_hosts_built() {
+    if with_wine && !binaries::wine_programs_are_built() {
         let first = Box::pin(show_nodes(args, false)).await?;
         println!(
             "\nTwo hosts under Wine run the real wicd.exe, once their programs are built (about 6 minutes, once)."
@@ -92,7 +92,7 @@ async fn show(args: &Args) -> Result<()> {
 async fn show_nodes(args: &Args, with_wine: bool) -> Result<World> {
     let begun = Instant::now();
     let mut world = World::start(args.hosts, with_wine).await?;
-    println!("\nApplying the pool {}: {} hosts are to become nodes.\n", world::POOL, world.count());
+    println!("\nApplying the pool {}: {} hosts will become nodes.\n", world::POOL, world.count());
     world.apply_pool().await?;
     let applied = Instant::now();
     let mut table = Table::new(std::io::stdout().is_terminal());

@@ -172,7 +172,8 @@ fn sandbox() -> Result<String> {
 
 /// Returns the list of images that hosts pull, by version of Windows. They have tags, because hosts refer to them by tag.
 fn of_hosts(sandbox: &str) -> String {
-    let about = "# What Windows hosts pull, besides the images of your pods. Base images: only if the images of your pods leave their layers there.";
+    let about = "# Images that Windows hosts pull in addition to those of your pods.\n\
+                 # Base images are needed only if the images of your pods refer to their layers in the original registry.";
     let of_version = |version: WindowsVersion| {
         let bases = BASES.map(|base| format!("{base}:{}", version.image));
         format!("\n# {} (build {})\n{sandbox}\n{}", version.name, version.build, bases.join("\n"))

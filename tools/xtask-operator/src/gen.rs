@@ -22,8 +22,8 @@ const EXAMPLES: &str = "examples";
 const DEPLOY: &str = "deploy/";
 const REFERENCE: &str = "docs/reference";
 
-/// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/, and the files of kustomize
-/// and OLM from the Helm chart.
+/// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/, the files of kustomize and
+/// OLM from the Helm chart, and the patches for Argo CD from its scripts.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Write nothing; fail if a file is not up to date.
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_end_with_one_newline_and_have_nothing_that_a_person_would_not_write() {
+    fn files_end_with_one_newline_and_look_written_by_hand() {
         for (path, text) in files().unwrap() {
             assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
             assert!(!text.lines().any(|line| line.ends_with(' ')), "{path}");

@@ -22,26 +22,29 @@ const ROLES: [&str; 4] = [
     "openshift-config/pull-secret.yaml",
 ];
 
-/// Rights that no request uses, with the reason for each.
+/// Rights that no request of a test uses, with the reason for each.
 const UNSEEN: &[(&str, &str)] = &[
     (
         "update windowsmachineconfig.openshift.io windowsnodepools/finalizers",
-        "asked for where OwnerReferencesPermissionEnforcement is on (OpenShift)",
+        "needed where OwnerReferencesPermissionEnforcement is on (OpenShift)",
     ),
     (
         "update windowsmachineconfig.openshift.io windowsinstances/finalizers",
-        "asked for where OwnerReferencesPermissionEnforcement is on (OpenShift)",
+        "needed where OwnerReferencesPermissionEnforcement is on (OpenShift)",
     ),
     (
         "get cluster.x-k8s.io machines",
-        "asked for as with machine.openshift.io, whose Machines tests delete and replace",
+        "used like those of machine.openshift.io, whose Machines tests delete and replace",
     ),
     (
         "delete cluster.x-k8s.io machines",
-        "asked for as with machine.openshift.io, whose Machines tests delete and replace",
+        "used like those of machine.openshift.io, whose Machines tests delete and replace",
     ),
-    ("bind rbac.authorization.k8s.io clusterroles", "a condition of writing the ClusterRoleBinding, and no request"),
-    ("approve certificates.k8s.io signers", "a condition of approving a certificate request, and no request"),
+    (
+        "bind rbac.authorization.k8s.io clusterroles",
+        "needed to write the ClusterRoleBinding, and not a request of its own",
+    ),
+    ("approve certificates.k8s.io signers", "needed to approve a certificate request, and not a request of its own"),
 ];
 
 /// Compares the operator's roles with the audit logs of API servers. A forbidden request that no role allows is an error, and so is a right that no

@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: checks what the documentation claims, and builds its site with mdBook.
+//! `cargo xtask docs`: checks what the documentation claims, or builds its site with mdBook.
 
 mod site;
 
@@ -13,7 +13,7 @@ use crate::tracked;
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// Pages with commands for users, which must be tested.
 const FOLLOWED: [&str; 2] = ["docs/guide/", "docs/reference/alerts.md"];
-/// Words that exempt a command from tests: programs that need a real host, cluster, registry or build, commands for Pods, and placeholders.
+/// Words that exempt a block of commands from tests: programs that need a real host, cluster, registry or build, commands for Pods, and placeholders.
 const NOT_RUN: &str =
     "oc opm ssh crane podman skopeo cosign flux make cargo helm exec logs port-forward rollout NAME VERSION POD DIGEST";
 
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let path = workspace_root().join(path);
         path.exists().then(|| fs::read_to_string(path).unwrap_or_default())
     });
-    ensure!(faults.is_empty(), "the documentation:\n  {}", faults.join("\n  "));
+    ensure!(faults.is_empty(), "faults in the documentation:\n  {}", faults.join("\n  "));
     println!("{} pages", pages.len());
     Ok(())
 }
@@ -51,7 +51,7 @@ fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String
     for (page, text) in pages {
         let name = page.strip_prefix("docs/").filter(|_| page != SUMMARY);
         if name.is_some_and(|name| summary.matches(&format!("]({name})")).count() != 1) {
-            faults.push(format!("{page}: it is not once in {SUMMARY}"));
+            faults.push(format!("{page}: {SUMMARY} must link to it exactly once"));
         }
         let (mut section, mut above, mut lines) = ("", "", (1..).zip(text.lines()));
         while let Some((number, line)) = lines.next() {
@@ -109,7 +109,7 @@ fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<St
     if is_path && read(span).is_none() {
         return Some(format!("there is no {span}"));
     }
-    // Targets of log levels and functions look like tests, but have shorter names.
+    // Targets of log levels (`controller::pool`) and paths of functions look like tests. Only a last part with an underscore counts as a test.
     let (file, test) = span.split_once("::").filter(|(file, test)| {
         consists_of("_:") && *file != "controller" && test.contains('_') && !test.contains(':')
     })?;
@@ -117,7 +117,7 @@ fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<St
     (!is_there).then(|| format!("there is no test {span}"))
 }
 
-/// Reports whether a source has a test of this name. A function that a test calls does not count, because users cannot run it.
+/// Reports whether a source has a test of this name. A function that a test calls does not count, because it cannot be run alone.
 fn has_test(source: &str, name: &str) -> bool {
     let before = source.split_once(&format!("fn {name}(")).map_or("", |(before, _)| before);
     let attributes = before.lines().rev().skip_while(|line| line.ends_with("async "));

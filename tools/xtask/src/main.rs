@@ -37,7 +37,7 @@ enum Task {
     #[command(disable_help_flag = true)]
     Demo(Forwarded),
     Deny(deny::Args),
-    /// Writes the manifests of a release, each in one file, and the list of its images.
+    /// Writes the manifests of a release, the OLM bundle and the lists of its images.
     #[command(disable_help_flag = true)]
     Dist(Forwarded),
     Docs(docs::Args),
@@ -45,7 +45,7 @@ enum Task {
     /// Builds the operator's images and their SBOM.
     #[command(disable_help_flag = true)]
     Image(Forwarded),
-    /// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/, and the files of kustomize and OLM from the Helm chart.
+    /// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/, the files of kustomize and OLM from the Helm chart, and the patches for Argo CD from its scripts.
     #[command(disable_help_flag = true)]
     Gen(Forwarded),
     Modules(modules::Args),

@@ -42,7 +42,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
         tsort.stdin.take().context("tsort has no input")?.write_all(edges.as_bytes())?;
         ensure!(
             tsort.wait()?.success(),
-            "these modules of {name} name each other in a circle: move what they share below both"
+            "the modules of {name} that tsort lists depend on each other: move the code that they share to a module below both"
         );
     }
     Ok(())

@@ -50,7 +50,7 @@ const OF_TESTS: &[(&str, &str)] = &[
 /// Disk, memory and time of `make demo`.
 const NEEDS_OF_DEMO: &str = "the demonstration takes up to 20 GB of disk and 6 GB of memory, and on 2 cores about 10 minutes the first time until nodes are Ready";
 /// Disk, memory and time of `make test`.
-const NEEDS_OF_TESTS: &str = "the tests take up to 50 GB of disk in the caches of cargo, Go and this repository, 8 GB of memory, and on 2 cores an hour, or more the first time";
+const NEEDS_OF_TESTS: &str = "the tests take up to 50 GB of disk in the caches of cargo, Go and this repository, 8 GB of memory, and on 2 cores half an hour, or more than an hour the first time";
 
 /// Debian's Rust with the source of its standard library, for cross-builds if rustup cannot add the Windows target.
 const DEBIAN_RUST: &[(&str, &str)] = &[

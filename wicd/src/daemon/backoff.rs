@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_on_purpose_is_no_failure() {
+    fn a_stop_on_purpose_is_not_a_failure() {
         let mut backoff = Backoff::default();
         backoff.runs(Duration::ZERO);
         backoff.stopped_on_purpose();

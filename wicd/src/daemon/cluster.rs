@@ -1,4 +1,5 @@
-//! Access of wicd to the API server: its own Node, one ConfigMap, certificates, tokens of ServiceAccounts. wicd has no other access.
+//! Access of wicd to the API server: the host's own Node, services ConfigMaps, certificate requests, tokens of ServiceAccounts. wicd has no other
+//! access.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -118,10 +118,14 @@ impl Drift {
     }
 
     /// Records the result of a check: items that were corrected, and items that were left.
-    pub fn found(&mut self, place: CheckKind, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
-        let before = self.left.insert(place, left).unwrap_or_default();
-        for what in self.left[&place].difference(&before) {
-            warn!(what, "a change on the host is not reverted");
+    pub fn found(&mut self, kind: CheckKind, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
+        let before = self.left.insert(kind, left).unwrap_or_default();
+        for what in self.left[&kind].difference(&before) {
+            warn!(
+                what,
+                "a change on the host is not reverted: remediation.drift of the pool is Report, or wicd cannot revert it yet and tries again at each check. Undo \
+                 the change by hand, or set remediation.drift to Heal"
+            );
         }
         self.healed(healed, now);
     }

@@ -90,7 +90,7 @@ fn corrected_drift_is_reported_for_ten_minutes_and_left_drift_until_it_is_over()
     drift.found(CheckKind::Files, set(&[]), set(&["file z"]), at(11));
     assert_eq!(drift.texts(at(11)), ["file z (left)", "service a: deleted (left)"]);
     drift.found(CheckKind::Services, set(&[]), set(&[]), at(20));
-    assert_eq!(drift.texts(at(20)), ["file z (left)"], "a check of one place does not affect another");
+    assert_eq!(drift.texts(at(20)), ["file z (left)"], "a check of one kind does not affect the other kinds");
 }
 
 #[test]

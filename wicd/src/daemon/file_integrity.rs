@@ -20,7 +20,7 @@ use crate::operation::blob;
 const BUDGET: u64 = 128 << 20;
 
 /// Problem of a file that cannot be restored.
-const LOST: &str = "neither the file nor its staged copy has the right content; the operator sends it again when it next configures the host";
+const LOST: &str = "neither the file nor its staged copy has the right content; the operator sends the file again when it next configures the host";
 
 /// Result of the check of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

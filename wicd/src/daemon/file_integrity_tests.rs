@@ -57,7 +57,7 @@ fn a_changed_or_missing_file_is_restored_or_only_reported() {
 }
 
 #[test]
-fn a_file_that_never_matched_is_no_drift_and_always_corrected() {
+fn a_file_that_never_matched_is_not_drift_and_is_always_corrected() {
     let mut test_host = TestHost::new();
     test_host.drift = Drift::default();
     test_host.drift.settle(&[]);

@@ -36,12 +36,15 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 pub enum FollowError {
     /// The desired version of the Node cannot be part of an object's name.
     #[error(
-        "the annotation {annotation} of the Node has the value {0:?}, which cannot be the end of a ConfigMap's name; find the client that wrote it",
+        "the annotation {annotation} of the Node has the value {0:?}, which is not a version; the services keep their last desired state, and the operator \
+         corrects the annotation. If this happens again, find the client that writes it",
         annotation = key::DESIRED_VERSION
     )]
     Version(String),
     /// The services ConfigMap of the desired version does not exist.
-    #[error("the ConfigMap {0:?} does not exist; the operator creates it")]
+    #[error(
+        "the ConfigMap {0:?} does not exist; the services keep their last desired state until the operator creates it"
+    )]
     NoConfigMap(String),
     /// The content of the services ConfigMap does not match its name.
     #[error("the ConfigMap {name:?} is not used: {problem}; the operator stores it again")]
@@ -109,7 +112,7 @@ pub async fn follow(
             if text != last {
                 warn!(
                     reason = e.reason().as_str(),
-                    "cannot follow the Node in the API server; the services keep their last desired state: {text}"
+                    "cannot follow the Node in the API server; the services keep their last desired state, and wicd tries again: {text}"
                 );
                 last = text;
             }
@@ -128,7 +131,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Follows the Node until the connection breaks or the certificate has changed.
+    /// Follows the Node until the connection breaks or the certificate has changed. Returns at once if the host has no desired state.
     async fn run(
         &mut self,
         connect: &dyn Connect,
@@ -274,7 +277,10 @@ fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<
         files::write_json(host, path::STATE, &marker, Access::Inherited)?;
     }
     if files::write_json(host, path::DESIRED, &desired, Access::Protected)? {
-        info!(version, "following another version, which the Node names as desired");
+        info!(
+            version,
+            "the desired version in the annotation of the Node has changed; the services follow it from the next check"
+        );
     }
     Ok(())
 }

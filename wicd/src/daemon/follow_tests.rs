@@ -59,7 +59,7 @@ fn the_version_is_reported_once_the_host_matches_it() {
         ("no annotations", Value::Null, "True", report("v2", true, None), vec![]),
         // No version is written while a restart is pending.
         ("a restart is needed", wants, "True", report("v2", true, Some("x")), vec![(key::REBOOT_REQUIRED, "")]),
-        ("and that is said already", restart.clone(), "True", report("v2", true, Some("x")), vec![]),
+        ("a needed restart is reported already", restart.clone(), "True", report("v2", true, Some("x")), vec![]),
         ("another client awaits one", restart, "True", report("v2", true, None), vec![]),
     ];
     for (name, on_node, ready, report, expected) in cases {
@@ -161,7 +161,7 @@ fn drift_is_reported_until_it_is_over() {
     let nothing = Annotations::new();
     let cases = [
         ("new", None, report(&["a (left)", "b (healed)"], None), to(Some("a (left); b (healed)"))),
-        ("said already", Some("a (left)"), report(&["a (left)"], None), nothing.clone()),
+        ("reported already", Some("a (left)"), report(&["a (left)"], None), nothing.clone()),
         ("less of it", Some("a (left); b (left)"), report(&["a (left)"], None), to(Some("a (left)"))),
         ("over", Some("a (left)"), report(&[], None), to(None)),
         ("none", None, report(&[], None), nothing.clone()),
@@ -171,7 +171,7 @@ fn drift_is_reported_until_it_is_over() {
         assert_eq!(annotations(&node(on_node), &report), expected, "{name}");
     }
     let both = annotations(&node(None), &report(&["a (left)"], Some("x")));
-    assert_eq!(both.len(), 2, "a restart that is needed keeps nothing back: {both:?}");
+    assert_eq!(both.len(), 2, "drift is reported while a restart is needed: {both:?}");
     // Patch as the API server gets it.
     assert_eq!(json!(to(None)).to_string(), format!(r#"{{"{}":null}}"#, key::DRIFT));
 }

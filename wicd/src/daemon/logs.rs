@@ -1,10 +1,10 @@
 //! Rotation of logs that services do not rotate themselves: those below [`path::LOGS`] that their command lines name. Services under the log
 //! runner are skipped, because it rotates their logs; wicd rotates its own log, see [`super::log`].
 //!
-//! Go programs open their logs on Windows without `FILE_SHARE_DELETE`: a log that is in use cannot be renamed. It can be read
-//! and truncated, and containerd and klog open theirs for appending, so that they continue at the new beginning. So a log is copied and then
-//! truncated. Lines written between the last read and the truncation, a few at most, are lost. A program that does not append leaves zeros at the
-//! beginning of its log; such a log is detected, and no longer rotated.
+//! Go programs open their logs on Windows without `FILE_SHARE_DELETE`: a log that is in use cannot be renamed, but can be read and truncated. So a
+//! log is copied and then truncated. containerd and klog open their logs for appending, so that they continue at the new beginning. Lines written
+//! between the last read and the truncation, a few at most, are lost. A program that does not append leaves zeros at the beginning of its log; such
+//! a log is detected, and no longer rotated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -55,29 +55,29 @@ pub enum Action {
     Delete(String),
 }
 
-/// Checks the logs every minute, forever. Without log settings in the desired state, no log is changed.
+/// Checks the logs every minute, forever. Returns only if a check panics. Without log settings in the desired state, no log is changed.
 pub async fn keep(host: Arc<dyn Host>) {
-    let mut said = BTreeMap::new();
+    let mut complaints = BTreeMap::new();
     loop {
         let host = host.clone();
         let pass = tokio::task::spawn_blocking(move || {
-            pass(&*host, Timestamp::now(), &mut said);
-            said
+            pass(&*host, Timestamp::now(), &mut complaints);
+            complaints
         });
         let Ok(back) = pass.await else { return };
-        said = back;
+        complaints = back;
         tokio::time::sleep(EVERY).await;
     }
 }
 
 /// Makes one pass over the logs. A failure is logged once, and retried in the next pass.
-fn pass(host: &dyn Host, now: Timestamp, said: &mut BTreeMap<String, String>) {
+fn pass(host: &dyn Host, now: Timestamp, complaints: &mut BTreeMap<String, String>) {
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED).ok().flatten() else { return };
     let Some(rotation) = desired.logs else { return };
     let logs = logs(&desired);
     let found = match look(host, &logs) {
         Ok(found) => found,
-        Err(e) => return say(said, path::LOGS, super::chain(&e)),
+        Err(e) => return complain(complaints, path::LOGS, super::chain(&e)),
     };
     for action in plan_rotation(&logs, &found, rotation, now) {
         let (about, done) = match &action {
@@ -85,16 +85,17 @@ fn pass(host: &dyn Host, now: Timestamp, said: &mut BTreeMap<String, String>) {
             Action::Delete(aside) => (aside, files::remove(host, aside)),
         };
         match done {
-            Ok(()) => drop(said.remove(about)),
-            Err(e) => say(said, about, super::chain(&e)),
+            Ok(()) => drop(complaints.remove(about)),
+            Err(e) => complain(complaints, about, super::chain(&e)),
         }
     }
 }
 
-fn say(said: &mut BTreeMap<String, String>, log: &str, text: String) {
-    if said.get(log) != Some(&text) {
+/// Logs a problem with a log, unless it is the same as before.
+fn complain(complaints: &mut BTreeMap<String, String>, log: &str, text: String) {
+    if complaints.get(log) != Some(&text) {
         warn!(log, "{text}");
-        said.insert(log.to_owned(), text);
+        complaints.insert(log.to_owned(), text);
     }
 }
 
@@ -215,12 +216,17 @@ fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError>
     match copied {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::StorageFull => {
-            warn!(log = from, size, free, "C: is nearly full: the log is truncated without a copy");
+            warn!(
+                log = from,
+                size_mib = size >> 20,
+                free_mib = free >> 20,
+                "C: is nearly full, so the log is truncated without a copy; free space on C:"
+            );
         }
         Err(e) => return Err(failed(e)),
     }
     log.set_len(0).map_err(failed)?;
-    info!(log = from, size, "rotated");
+    info!(log = from, size_mib = size >> 20, "the log has been rotated");
     Ok(())
 }
 

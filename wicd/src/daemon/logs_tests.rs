@@ -110,7 +110,7 @@ proptest! {
 
 struct TestHost {
     host: FakeHost,
-    said: BTreeMap<String, String>,
+    complaints: BTreeMap<String, String>,
 }
 
 impl TestHost {
@@ -120,11 +120,11 @@ impl TestHost {
         let services = ServicesConfig { services: vec![service], ..ServicesConfig::default() };
         let desired = Desired { services, logs, ..Desired::default() };
         files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
-        Self { host, said: BTreeMap::new() }
+        Self { host, complaints: BTreeMap::new() }
     }
 
     fn pass(&mut self, now: &str) {
-        pass(&self.host, at(now), &mut self.said);
+        pass(&self.host, at(now), &mut self.complaints);
     }
 }
 
@@ -136,7 +136,7 @@ fn an_open_log_is_copied_and_continues() {
     test_host.host.write(r"C:\var\log\containerd\mine.txt", &[b'm'; 500]);
     let mut service = OpenOptions::new().append(true).open(test_host.host.path(LOG).unwrap()).unwrap();
     test_host.pass("2026-07-28T10:15:00Z");
-    assert_eq!(test_host.said, BTreeMap::new());
+    assert_eq!(test_host.complaints, BTreeMap::new());
     service.write_all(b"next").unwrap();
     assert_eq!(test_host.host.read(ASIDE).unwrap(), "a".repeat(150));
     assert_eq!(test_host.host.read(LOG).unwrap(), "next", "the service goes on in the same file");
@@ -174,7 +174,7 @@ fn a_program_that_does_not_append_keeps_its_log() {
     test_host.host.write(LOG, content.as_bytes());
     test_host.pass("2026-07-28T10:15:00Z");
     assert_eq!((test_host.host.read(LOG), test_host.host.read(ASIDE)), (Some(content), None));
-    assert!(test_host.said[LOG].contains("does not append"), "{:?}", test_host.said);
+    assert!(test_host.complaints[LOG].contains("does not append"), "{:?}", test_host.complaints);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn an_earlier_copy_is_not_overwritten() {
     );
     test_host.pass("2026-07-28T10:16:00Z");
     assert_eq!(test_host.host.read(LOG).unwrap(), "");
-    assert_eq!(test_host.said, BTreeMap::new());
+    assert_eq!(test_host.complaints, BTreeMap::new());
 }
 
 /// A link would redirect the truncation to another file.

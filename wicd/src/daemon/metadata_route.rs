@@ -1,8 +1,8 @@
 //! Route to the cloud's metadata service.
 //!
-//! When a container network is created on a network adapter, its address and routes move to a virtual adapter, and routes of the old one are lost
-//! or lead nowhere. No router announces the address of the metadata service, so that its route does not come back: the node then has no credentials
-//! and no zone, most often after a restart.
+//! When a container network is created on a network adapter, the adapter's address and routes move to a virtual adapter, and other routes of the
+//! adapter are lost or lead nowhere. No router announces the address of the metadata service, so its route does not come back: the node then has no
+//! credentials and no zone. This happens most often after a restart.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -109,21 +109,21 @@ mod tests {
         for (about, routes, expected) in [
             ("it is there", vec![default(7, 15), to(ADDRESS, 7, 20)], Step::None),
             ("it is missing", vec![default(7, 15), to(other, 7, 20)], Step::Add(to(ADDRESS, 7, 1))),
-            ("the card is another now", vec![default(9, 15), to(ADDRESS, 7, 20)], Step::Add(to(ADDRESS, 9, 1))),
+            ("the adapter is another now", vec![default(9, 15), to(ADDRESS, 7, 20)], Step::Add(to(ADDRESS, 9, 1))),
             ("both are there", vec![default(9, 15), to(ADDRESS, 7, 20), to(ADDRESS, 9, 1)], Step::None),
             (
-                "both are there, and the old one is nearer",
+                "both are there, and the old one has the lower metric",
                 vec![default(9, 15), to(ADDRESS, 7, 1), to(ADDRESS, 9, 26)],
                 Step::Hidden(to(ADDRESS, 7, 1)),
             ),
-            ("both are there, and as near", vec![default(9, 15), to(ADDRESS, 7, 26), to(ADDRESS, 9, 26)], Step::None),
+            ("both have the same metric", vec![default(9, 15), to(ADDRESS, 7, 26), to(ADDRESS, 9, 26)], Step::None),
             (
                 "the gateway is another now",
                 vec![default(7, 15), Route { next_hop: OLD, ..to(ADDRESS, 7, 20) }],
                 Step::Add(to(ADDRESS, 7, 1)),
             ),
             (
-                "the gateway is another now, and its route is nearer",
+                "the gateway is another now, and the old route has the lower metric",
                 vec![default(7, 15), Route { next_hop: OLD, ..to(ADDRESS, 7, 1) }, to(ADDRESS, 7, 20)],
                 Step::Hidden(Route { next_hop: OLD, ..to(ADDRESS, 7, 1) }),
             ),
@@ -132,9 +132,9 @@ mod tests {
                 vec![default(7, 15), Route { next_hop: Ipv4Addr::UNSPECIFIED, ..to(ADDRESS, 7, 20) }],
                 Step::None,
             ),
-            ("two cards", vec![default(7, 50), default(9, 15)], Step::Add(to(ADDRESS, 9, 1))),
-            ("no way out", vec![to(ADDRESS, 7, 1)], Step::NoWayOut),
-            ("nothing", vec![], Step::NoWayOut),
+            ("two network adapters", vec![default(7, 50), default(9, 15)], Step::Add(to(ADDRESS, 9, 1))),
+            ("no default route", vec![to(ADDRESS, 7, 1)], Step::NoWayOut),
+            ("no routes", vec![], Step::NoWayOut),
         ] {
             assert_eq!(step(&routes, ADDRESS), expected, "{about}");
         }

@@ -65,7 +65,7 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
     }
 }
 
-/// Runs passes of the [`Reconciler`] forever.
+/// Runs passes of the [`Reconciler`] forever. Returns only if a pass panics.
 async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, report: watch::Sender<Report>) {
     let begin = Instant::now();
     let mut reconciler = Reconciler::new(host);

@@ -161,7 +161,7 @@ pub fn plan(wanted: &[DesiredService], all: &[ServiceInfo], owned: &Ownership, a
     }
 
     for service in wanted {
-        if let Some(waiting) = one(&mut plan.actions, service, &now, wanted, owned, assure) {
+        if let Some(waiting) = plan_service(&mut plan.actions, service, &now, wanted, owned, assure) {
             plan.waiting.insert(service.name.clone(), waiting);
         }
     }
@@ -177,7 +177,7 @@ pub fn plan(wanted: &[DesiredService], all: &[ServiceInfo], owned: &Ownership, a
 }
 
 /// Plans the actions on one desired service, whose necessary stop is planned already.
-fn one(
+fn plan_service(
     actions: &mut Vec<Action>,
     service: &DesiredService,
     now: &[ServiceInfo],

@@ -27,6 +27,11 @@ use crate::{files, lock, network};
 
 mod preparation;
 
+/// Subject in the log of problems of a whole pass.
+const CHECK: &str = "check of the services";
+/// Subject in the log of problems of the record with the desired state.
+const DESIRED_STATE: &str = "desired state";
+
 /// State in which a pass found the host.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Report {
@@ -94,7 +99,7 @@ impl Reconciler {
     pub fn reconcile_once(&mut self, node: Option<&Value>, now: Duration) -> Report {
         let report = self.try_pass(node, now).unwrap_or_else(|e| {
             self.settled = None;
-            self.complain("pass", &e);
+            self.complain(CHECK, &e);
             self.report(now)
         });
         Report { interval: now.as_secs() / REPORT_INTERVAL.as_secs(), ..report }
@@ -132,7 +137,7 @@ impl Reconciler {
         self.integrity.check(&*self.host, &desired.services.files, heals, &mut self.drift, now);
         self.drift.save(&*self.host)?;
         let reboot = settle_reboot(&*self.host)?;
-        self.complaints.remove("pass");
+        self.complaints.remove(CHECK);
         Ok(Report { settled, reboot, ..self.report(now) })
     }
 
@@ -185,19 +190,19 @@ impl Reconciler {
                         node = desired.node_name,
                         "following this version of the desired state"
                     );
-                    self.complaints.remove("desired");
+                    self.complaints.remove(DESIRED_STATE);
                     self.desired = Some(desired);
                     self.assured = false;
                     self.backoffs.clear();
                 }
-                Err(e) => self.complain("desired", &e),
+                Err(e) => self.complain(DESIRED_STATE, &e),
             },
             // The operator has cleaned up the host.
             Ok(None) => {
                 self.desired = None;
                 self.drift = Drift::default();
             }
-            Err(e) => self.complain("desired", &e),
+            Err(e) => self.complain(DESIRED_STATE, &e),
         }
     }
 
@@ -339,16 +344,19 @@ impl Reconciler {
     fn tell_waiting(&mut self, plan: &Plan) {
         for (service, why) in plan.waiting.iter().filter(|(s, why)| self.waiting.get(*s) != Some(why)) {
             match why {
-                Waiting::Pending => info!(service, "waiting: it is starting or stopping"),
-                Waiting::Dependency => info!(service, "waiting: a service that it depends on does not run yet"),
-                Waiting::Variable => info!(service, "waiting: a variable in its command has no usable value"),
+                Waiting::Pending => info!(service, "waiting: the service is starting or stopping"),
+                Waiting::Dependency => info!(service, "waiting: a dependency of the service does not run yet"),
+                Waiting::Variable => info!(service, "waiting: a variable in the service's command has no usable value"),
                 // The missing prerequisite was logged when it was found missing.
                 Waiting::Preparation => {}
-                Waiting::Failing => warn!(service, "waiting: the service keeps failing; see its own log"),
+                Waiting::Failing => warn!(
+                    service,
+                    "waiting: the service keeps failing, and wicd starts it again after a pause; see the service's log below C:\\var\\log"
+                ),
                 Waiting::Foreign => error!(
                     service,
                     "a service of this name, which the operator did not install, is on the host and stays unchanged: stop and delete it (sc.exe \
-                     stop {service}, sc.exe delete {service}), and wicd installs the operator's"
+                     stop {service}, sc.exe delete {service}); wicd then installs the operator's service"
                 ),
             }
         }
@@ -414,13 +422,13 @@ impl Reconciler {
                     warn!(
                         service = spec.name,
                         command = read.command,
-                        "the service manager stores another configuration of the service than was written, and wicd accepts it"
+                        "Windows stores the configuration of the service in another form than wicd wrote it; wicd accepts this, and nobody has to act"
                     );
                     self.odd.insert(spec.name.clone(), (spec.clone(), read));
                 }
             }
             Action::Start(service) => {
-                self.clear_the_way(service)?;
+                self.remove_leftovers(service)?;
                 info!(service, "starting");
                 self.host.start_service(service)?;
             }
@@ -428,8 +436,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Ends programs that an earlier run of a service has left, and removes networks that keep it from its desired state.
-    fn clear_the_way(&self, service: &str) -> Result<(), HostError> {
+    /// Ends programs that an earlier run of a service has left, and removes networks with which the service would not reach its desired state.
+    fn remove_leftovers(&self, service: &str) -> Result<(), HostError> {
         let Some(command) = self.host.service(service)?.map(|s| s.command) else { return Ok(()) };
         let ended = self.host.end_orphans(&programs(&command))?;
         if !ended.is_empty() {
@@ -441,8 +449,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Returns a service with the configuration that wicd wrote if it still reads back as right after that write, and otherwise as it is. Without
-    /// this, a service that the service manager stores differently would be stopped, written and started forever.
+    /// Returns a service with the configuration that wicd wrote, if the service manager still reports the same as right after that write. Returns any
+    /// other service unchanged. Without this, a service that the service manager stores differently would be stopped, written and started forever.
     fn as_written(&self, mut actual: ServiceInfo) -> ServiceInfo {
         if let Some((spec, read)) = self.odd.get(&actual.name)
             && actual.command == read.command
@@ -460,7 +468,7 @@ impl Reconciler {
     fn complain(&mut self, about: &str, error: &dyn std::error::Error) {
         let text = super::chain(error);
         if self.complaints.get(about) != Some(&text) {
-            warn!(about, "{text}");
+            warn!(about, "{text}; wicd tries again at its next check");
             self.complaints.insert(about.to_owned(), text);
         }
     }

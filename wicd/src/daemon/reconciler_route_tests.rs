@@ -61,14 +61,14 @@ fn a_node_without_the_route_to_the_metadata_service_does_not_match() {
         farther(&mut state.routes);
         state.routes.push(old);
     }
-    assert!(!test_host.pass().settled, "the nearer one leads nowhere");
+    assert!(!test_host.pass().settled, "the route with the lower metric leads nowhere");
     assert!(test_host.pass().settled);
     let to_it =
         |test_host: &TestHost| test_host.host.state().routes.iter().filter(|r| r.destination == ADDRESS).count();
     assert_eq!(to_it(&test_host), 1);
     let theirs = Route { destination: ADDRESS, length: 32, metric: 1, ..default(13) };
     test_host.host.state().routes.push(theirs);
-    assert!(!test_host.pass().settled && to_it(&test_host) == 2, "it is not for wicd to take out");
+    assert!(!test_host.pass().settled && to_it(&test_host) == 2, "wicd does not remove the route of another program");
     test_host.host.state().routes.truncate(1);
     test_host.host.state().refused.insert(format!("add_route {ADDRESS}"));
     for _ in 0..5 {
@@ -99,7 +99,7 @@ fn a_pass_that_fails_still_restores_the_route_to_the_metadata_service() {
         test_host.host.state().refused.insert(call);
         let fails = |test_host: &mut TestHost| {
             test_host.host.state().routes.retain(|r| r.length == 0);
-            !test_host.pass().settled && test_host.reconciler.complaints.contains_key("pass")
+            !test_host.pass().settled && test_host.reconciler.complaints.contains_key(super::CHECK)
         };
         assert!((0..5).any(|_| fails(&mut test_host)), "{about}: nothing has failed");
         assert!(has_route(&test_host.host), "{about}");

@@ -21,7 +21,7 @@ use crate::files;
 use crate::host::{Host, HostError};
 use crate::operation::{SETTINGS, Settings};
 
-/// Interval between checks of the certificate. A timer is not enough: the operator may replace the certificate, and clocks are set.
+/// Interval between checks of the certificate. A timer is not enough: the operator may replace the certificate, and clocks may change.
 const LOOK: Duration = Duration::from_secs(30);
 /// Interval between queries for a requested certificate.
 const POLL: Duration = Duration::from_secs(5);
@@ -128,7 +128,7 @@ impl Current {
     }
 }
 
-/// Returns the delay until the next attempt, if this number of attempts had failed before the last one.
+/// Returns the delay after a failed attempt. `failures` is the number of consecutive failures before that attempt.
 fn retry_after(failures: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << failures.min(8)).min(MAX_RETRY)
 }
@@ -157,7 +157,11 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
                     }
                     Ok(false) => {}
                     Err(e) => {
-                        warn!(reason = e.reason().as_str(), "wicd's certificate was not renewed: {}", chain(&e));
+                        warn!(
+                            reason = e.reason().as_str(),
+                            "wicd's certificate was not renewed, and wicd tries again: {}",
+                            chain(&e)
+                        );
                         next = Instant::now() + retry_after(failures);
                         failures = failures.saturating_add(1);
                     }
@@ -182,7 +186,10 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<bool, Rota
     let pem = certificates::joined(&issued, &key)?.ok_or(RotationError::Mismatch)?;
     certificates::install_wicd(&**host, pem.as_bytes(), jiff::Timestamp::now().as_second())?;
     if let Err(error) = certificates::prune_overlay(&**host) {
-        warn!("cannot remove earlier certificates of hybrid-overlay-node: {}", chain(&error));
+        warn!(
+            "cannot remove earlier certificates of hybrid-overlay-node, which nothing uses; wicd tries again at its next renewal: {}",
+            chain(&error)
+        );
     }
     Ok(true)
 }

@@ -21,7 +21,7 @@ fn a_certificate_is_renewed_between_its_renewal_time_and_its_end() {
 }
 
 /// Cases with the default certificate lifetime: age of the certificate in hours when the host is switched off, hours for which the host is
-/// off, and whether wicd can renew the certificate by itself afterwards.
+/// off, and the state of the renewal afterwards, for the earliest and the latest renewal time.
 #[test]
 fn a_host_may_be_off_for_the_rest_of_the_lifetime() {
     const HOUR: i64 = 3600;
@@ -114,7 +114,7 @@ async fn a_certificate_is_renewed() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_key_is_not_installed() {
+async fn an_unusable_certificate_is_not_installed() {
     let (test_host, host, cluster) = test_host(|signer, _| {
         let other = KeyPair::generate().unwrap();
         Issue::Issued(signer.sign(&CertificateParams::default().serialize_request(&other).unwrap().pem().unwrap(), 60))

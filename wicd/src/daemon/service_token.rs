@@ -57,7 +57,10 @@ pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::R
             Err(e) => {
                 let text = chain(&e);
                 if complaint != text {
-                    warn!(reason = e.reason().as_str(), "a token of a ServiceAccount was not renewed: {text}");
+                    warn!(
+                        reason = e.reason().as_str(),
+                        "a token of a ServiceAccount was not renewed, and wicd tries again: {text}"
+                    );
                     complaint = text;
                 }
                 // Until kubelet has registered the Node there is no token for it.

@@ -128,7 +128,9 @@ impl ImageStore for Containerd {
     fn pull(&self, image: &str, login: Option<&Login>, limit: Duration) -> Result<(), ImageError> {
         let auth = login.map(|l| AuthConfig { username: l.username.clone(), password: l.password.clone() });
         let request = PullImageRequest { image: Some(ImageSpec { image: image.to_string() }), auth };
-        let what = format!("pull image {image}");
+        let what = format!(
+            "pull image {image} (check that it exists for the Windows version of the host, and that the pull secret has a login for its registry)"
+        );
         self.call::<_, ()>(PULL_IMAGE, &what, request, limit).map(drop).map_err(|error| match error {
             ImageError::Timeout { seconds, .. } => ImageError::PullTimeout { image: image.to_string(), seconds },
             error => error,

@@ -1,5 +1,5 @@
-//! Tests against the real containerd and a registry in this process. If containerd is missing, they are skipped with a message. If it is
-//! installed and does not work, they fail.
+//! Tests of the client of containerd, one of them against the real containerd and a registry in this process. If containerd is missing, that test is
+//! skipped with a message. If containerd is installed and does not work, the test fails.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -37,7 +37,7 @@ pub trait ImageStore {
     fn set_pinned(&self, id: &str, pinned: bool) -> Result<(), ImageError>;
 }
 
-/// Refuses to use a pipe that another user may have created: while containerd does not run, any user of the host can take its name, and would
+/// Refuses to use a pipe that another user may have created: while containerd does not run, any user of the host can take the pipe's name, and would
 /// get the registry logins. Only an administrator can create a pipe that an administrator owns.
 ///
 /// # Errors
@@ -57,7 +57,7 @@ pub fn check_owner(owner: &str) -> io::Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// containerd is unreachable.
-    #[error("containerd does not answer at {endpoint}: {problem}; check that its service runs")]
+    #[error("containerd does not answer at {endpoint}: {problem}; check that the containerd service runs")]
     Unavailable {
         /// Endpoint at which containerd should listen.
         endpoint: String,

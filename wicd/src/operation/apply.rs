@@ -38,8 +38,9 @@ const STATE_TREES: [&str; 5] = [
 pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &mut Report) -> Result<Outcome, Failure> {
     check(&body.files)?;
     let placed = places(body)?;
-    let trusted = certificates::bundle(body.desired.trusted_ca.as_bytes())
-        .map_err(|e| Failure::new(Reason::CertificateInvalid, format!("the certificates to trust: {}", chain(&e))))?;
+    let trusted = certificates::bundle(body.desired.trusted_ca.as_bytes()).map_err(|e| {
+        Failure::new(Reason::CertificateInvalid, format!("the certificates to trust cannot be used; correct the ConfigMap trusted-ca in the operator's namespace, or template.spec.trustedCertificates of the pool: {}", chain(&e)))
+    })?;
     let variables = wanted_variables(&body.desired.services);
     let mut owned = Ownership::load_or_adopt(host)?;
     preflight(host, body, &owned)?;
@@ -92,7 +93,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
         && let Err(e) = exclude(host, CONTAINERD, &mut owned)
     {
         report.warn(format!(
-            "Windows Defender may still check the files of {CONTAINERD}, so that pulls of images may be slow: {}",
+            "Windows Defender may still check the files of {CONTAINERD}, so that pulls of images may be slow; exclude this process from its checks by hand: {}",
             chain(&e)
         ));
     }
@@ -118,8 +119,8 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     Ok(pending_reboot(host)?.map_or(Outcome::Done, |why| Outcome::RebootRequired { why }))
 }
 
-/// Stops wicd's service if it follows another desired state. It would treat a partially written state as complete or, while its Node still names
-/// the previous version, return to that version. Other services continue; `start` starts wicd's service again.
+/// Stops wicd's service if it runs and follows another desired state. Otherwise, the service would treat a partially written state as complete or,
+/// while its Node still names the previous version, return to that version. Other services continue; `start` starts wicd's service again.
 fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
     let follows = files::read_json::<Desired>(host, path::DESIRED).ok().flatten();
     if follows.as_ref() == Some(&body.desired)
@@ -128,7 +129,7 @@ fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failu
         return Ok(());
     }
     for dependent in host.stop_service(WICD_SERVICE)? {
-        report.warn(format!("service {dependent} was stopped because it depends on {WICD_SERVICE}"));
+        report.warn(format!("service {dependent} was stopped because it depends on {WICD_SERVICE}; start it again when this operation has ended"));
     }
     Ok(())
 }
@@ -184,12 +185,15 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
     let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
     if !credential_plugin::is_class(&plugin.clsid) || !credential_plugin::is_our_library(&plugin.library) || !is_sent {
         let message = format!(
-            "the credential plugin {:?} with the library {:?} is not part of the payload",
-            plugin.clsid, plugin.library
+            "the class {:?} of the credential plugin is invalid, or its library {:?} is not a payload file in {}; this is a bug in the operator: \
+             report it",
+            plugin.clsid,
+            plugin.library,
+            path::CREDENTIAL_PLUGINS
         );
         return Err(Failure::new(Reason::PayloadInvalid, message));
     }
-    // Checked before by `facts`, but another installer may have run since.
+    // The operator has checked this with `facts`, but another installer may have run since.
     match credential_plugin::owner(host, &plugin.clsid, owned)? {
         Owner::None | Owner::Ours => Ok(()),
         Owner::Other(what) => Err(Failure::new(
@@ -253,8 +257,8 @@ fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Enables the feature Containers, unless Windows has reported since its start that the feature is enabled. A failure is only a warning if the host
-/// has the feature: updates lock the servicing of Windows.
+/// Enables the feature Containers, unless Windows has reported in this boot that the feature is enabled. A failure is only a warning if the host has
+/// the feature, because updates lock the servicing of Windows.
 fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostError> {
     const WHY: &str = "the Windows feature Containers has been enabled";
     let boot_id = host.boot_id()?;
@@ -265,7 +269,7 @@ fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostErr
         Ok(true) => require_reboot(host, WHY),
         Ok(false) => files::write_json(host, CONTAINERS, &boot_id, Access::Inherited).map(drop),
         Err(e) if host.has_containers() => {
-            let why = "the Windows feature Containers is installed, but its state cannot be read or changed";
+            let why = "the Windows feature Containers is installed, so the operator continues, although its state cannot be read or changed";
             report.warn(format!("{why}: {}", chain(&e)));
             Ok(())
         }
@@ -280,9 +284,9 @@ pub fn wanted_variables(services: &ServicesConfig) -> BTreeMap<&str, Option<&str
     watched.chain(set).collect()
 }
 
-/// Sets the desired variables, and restores the original values of those that are no longer desired. Exception: a variable for which every service
-/// has its own value reaches no service. It stays until the host leaves, because WMCO would restart the host for it if the host were handed back.
-/// Running programs do not see a change, so the host must be restarted if wicd's service is installed.
+/// Sets the desired variables, and restores the original values of those that are no longer desired. Exception: a variable stays until the host
+/// leaves if every service has its own value for it. No service then sees the machine-wide value, and WMCO would restart the host to set the variable
+/// again if it got the host back. Running programs do not see a change, so the host must be restarted if wicd's service is installed.
 fn set_variables(
     host: &dyn Host,
     wanted: &BTreeMap<&str, Option<&str>>,

@@ -242,7 +242,7 @@ fn a_restart_is_required_until_it_has_happened() {
         let answer = test_host.apply(wanted("1"));
         assert_eq!((reason(&answer), message(&answer)), ("RebootRequired", WHY));
         assert_eq!(answer.state.unwrap().reboot_required.as_deref(), Some(WHY));
-        assert_eq!(answer.requests.len(), 2, "the rest was done nevertheless");
+        assert_eq!(answer.requests.len(), 2, "all other steps were performed");
     }
     test_host.reboot().unwrap();
     assert_eq!(test_host.run(Body::Facts(api::host::Facts::default())).state.unwrap().reboot_required, None);

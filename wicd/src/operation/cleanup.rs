@@ -1,5 +1,4 @@
-//! `cleanup`: removes exactly the objects that the ownership record lists. If an object cannot be removed, the
-//! rest is still removed.
+//! `cleanup`: removes the objects that the ownership record lists, and wicd's own state. If an object cannot be removed, the rest is still removed.
 //!
 //! `wicd.exe`, the lock and the record of the highest epoch stay in `C:\k\wicd`, which the operator removes.
 
@@ -83,7 +82,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     }
     if !failures.0.is_empty() {
         let message = format!(
-            "{} steps of the cleanup failed, and the host is not clean: {}",
+            "the host is not clean, because {} of the cleanup's steps failed: {}",
             failures.0.len(),
             failures.0.join("; ")
         );
@@ -117,7 +116,8 @@ fn remove_services(host: &dyn Host, owned: &Ownership, report: &mut Report, fail
         let Some(stopped) = failures.note(host.stop_service(&name)) else { continue };
         for dependent in stopped.iter().filter(|dependent| !names.contains(*dependent)) {
             report.warn(format!(
-                "service {dependent}, which the operator did not install, was stopped because it depends on {name}"
+                "service {dependent}, which the operator did not install, was stopped because it depends on {name}, which the operator removes: \
+                 uninstall {dependent}, or remove this dependency from it and start it again"
             ));
         }
         failures.note(host.delete_service(&name));
@@ -170,10 +170,13 @@ fn remove_containerd_state(host: &dyn Host, owned: &mut Ownership, report: &mut 
     if owned.trees.remove(CONTAINERD_STATE)
         && let Err(e) = move_aside(host, owned)
     {
-        report.warn(format!("images of containerd stay in {CONTAINERD_STATE}, which cannot be moved: {}", chain(&e)));
-        if !matches!(e, HostError::Link { .. }) {
+        let later = if matches!(e, HostError::Link { .. }) {
+            ""
+        } else {
             left.insert(CONTAINERD_STATE.to_owned());
-        }
+            "; restart Windows, and remove this directory by hand or with the next removal of the host"
+        };
+        report.warn(format!("images of containerd stay in {CONTAINERD_STATE}{later}: {}", chain(&e)));
     }
     for aside in (0..LEFTOVERS).map(leftover).filter(|aside| owned.trees.remove(aside)).collect::<Vec<_>>() {
         if let Err(e) = files::remove_tree(host, &aside) {
@@ -230,7 +233,9 @@ fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failure
     directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
     for directory in directories {
         if failures.unless_link(files::remove_empty(host, directory), report) == Some(false) {
-            report.warn(format!("directory {directory} stays because it is not empty"));
+            report.warn(format!(
+                "directory {directory} stays because it is not empty; delete it if nobody needs its files"
+            ));
         }
     }
 }

@@ -167,7 +167,10 @@ fn an_image_store_that_cannot_be_moved_stays_complete() {
     }
     let answer = test_host.clean_up();
     assert_eq!(answer.outcome, Outcome::Done);
-    assert!(answer.warnings.iter().any(|w| w.contains("cannot be moved") && w.contains("by hand")), "{answer:?}");
+    assert!(
+        answer.warnings.iter().any(|w| w.contains("images of containerd stay") && w.contains("by hand")),
+        "{answer:?}"
+    );
     assert!(test_host.exists(r"C:\ProgramData\containerd\root\meta.db") && test_host.exists(&leftover(0)));
     files::remove_tree(&test_host.host, &leftover(3)).unwrap();
     assert_eq!(test_host.clean_up().outcome, Outcome::Done);
@@ -213,12 +216,13 @@ fn a_cleanup_warns_of_other_files_and_services() {
         (
             |test_host| test_host.write(r"C:\k\cni\theirs.exe", b""),
             |test_host| test_host.exists(r"C:\k\cni\theirs.exe"),
-            r"directory C:\k\cni stays because it is not empty",
+            r"directory C:\k\cni stays because it is not empty; delete it if nobody needs its files",
         ),
         (
             |test_host| test_host.add_service("theirs", "x", &["kubelet"]),
             |test_host| test_host.state().services.contains_key("theirs"),
-            "service theirs, which the operator did not install, was stopped because it depends on kubelet",
+            "service theirs, which the operator did not install, was stopped because it depends on kubelet, which the operator removes: \
+             uninstall theirs, or remove this dependency from it and start it again",
         ),
         (
             |test_host| test_host.add_service("kubelet", "a user's", &[]),
@@ -307,7 +311,7 @@ fn a_failure_does_not_stop_the_rest_of_a_cleanup() {
     assert_eq!(reason(&answer), "CleanupIncomplete");
     let text = message(&answer);
     assert!(
-        text.starts_with("2 steps of the cleanup failed") && text.contains("kubelet") && text.contains("HTTP_PROXY"),
+        text.contains("2 of the cleanup's steps failed") && text.contains("kubelet") && text.contains("HTTP_PROXY"),
         "{text}"
     );
     assert_eq!(test_host.state().services.keys().collect::<Vec<_>>(), ["kubelet", "spooler"]);

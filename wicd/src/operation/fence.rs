@@ -28,7 +28,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     match seen {
         Some(seen) if epoch < seen && request.void_epoch != Some(seen) => {
             let message = format!(
-                "the request has the epoch {epoch}, but an operator with the epoch {seen} has already sent requests to the host; if no such operator exists, annotate the pool with {}={seen}",
+                "the request is refused, because it is of an older operator (epoch {epoch}) than one that has already sent requests to the host (epoch {seen}). If no such operator runs any more, for example after the cluster was restored from a backup, annotate the pool with {}={seen}",
                 api::names::key::VOID_EPOCH
             );
             return Err(Failure::new(Reason::StaleEpoch, message));

@@ -92,7 +92,7 @@ impl From<HostError> for Failure {
     }
 }
 
-/// Results of an operation besides its outcome.
+/// Results of an operation in addition to its outcome.
 #[derive(Default)]
 pub(crate) struct Report {
     requests: BTreeMap<CertificateKind, String>,
@@ -205,12 +205,13 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
 
 /// Takes the lock of the host, and waits a limited time for another operation or the service.
 fn lock(host: &dyn Host) -> Result<Lock, Failure> {
-    const BUSY: &str = "another operation or the service is changing the host; try again later";
+    const BUSY: &str =
+        "another operation or the service windows-instance-config-daemon is changing the host; the operator retries";
     lock::take(host, PATIENCE)?.ok_or_else(|| Failure::new(Reason::HostBusy, BUSY))
 }
 
-/// Serves `wicd.exe <verb> <operation>`: reads the request file, runs it, writes the answer file, and restarts the host if requested. After success,
-/// the process exits with [`api::host::EXIT_ANSWERED`].
+/// Serves `wicd.exe <verb> <operation>`: reads the request file, performs the request, writes the answer file, and restarts the host if requested.
+/// After success, the process exits with [`api::host::EXIT_ANSWERED`].
 ///
 /// # Errors
 /// Fails when `operation` is not an operation's ID, the request cannot be protected or read or is for another verb, the answer cannot be written, or

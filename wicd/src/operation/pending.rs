@@ -14,7 +14,7 @@ pub(super) const CONTAINERS: &str = r"C:\k\wicd\containers.json";
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Pending {
-    /// ID of the boot in which the restart became necessary. In any other boot, it has happened.
+    /// ID of the boot in which the restart became necessary. In any other boot, the restart has happened.
     boot_id: String,
     why: String,
 }

@@ -52,7 +52,12 @@ pub(super) fn unpin_all(host: &dyn Host, owned: &Ownership, report: &mut Report)
     }
     let unpin = |store: Box<dyn ImageStore>| owned.pinned.values().try_for_each(|id| store.set_pinned(id, false));
     if let Err(error) = host.images().and_then(unpin) {
-        report.warn(format!("images stay pinned in containerd: {error}"));
+        let images: Vec<&str> = owned.pinned.keys().map(String::as_str).collect();
+        report.warn(format!(
+            "images that were pulled in advance stay pinned in containerd, so that kubelet never deletes them ({}): {error}. If this containerd stays in \
+             use, delete them by hand (ctr.exe -n k8s.io images rm IMAGE)",
+            images.join(", ")
+        ));
     }
 }
 

@@ -25,11 +25,11 @@ fn pinned(test_host: &TestHost) -> Vec<String> {
 fn images_are_pulled_one_at_a_time_pinned_and_released() {
     let test_host = TestHost::new();
     assert_eq!(ask(&test_host, &[A, B], None).missing_images, [A, B]);
-    assert!(test_host.images_state().pulls.is_empty(), "to look pulls nothing");
+    assert!(test_host.images_state().pulls.is_empty(), "a query pulls nothing");
     assert_eq!(ask(&test_host, &[A, B], Some(A)).missing_images, [B]);
     assert!(ask(&test_host, &[A, B], Some(B)).missing_images.is_empty());
     assert!(ask(&test_host, &[A, B], Some(B)).missing_images.is_empty());
-    assert_eq!(test_host.images_state().pulls.len(), 2, "what is there is not pulled again");
+    assert_eq!(test_host.images_state().pulls.len(), 2, "existing images are not pulled again");
     let mut both = vec![id(A), id(B)];
     both.sort();
     assert_eq!(pinned(&test_host), both);
@@ -37,7 +37,7 @@ fn images_are_pulled_one_at_a_time_pinned_and_released() {
     assert_eq!(pinned(&test_host), [id(B)]);
     ask(&test_host, &[], None);
     assert!(pinned(&test_host).is_empty());
-    assert!(test_host.images_state().records.contains_key(A), "to release an image does not delete it");
+    assert!(test_host.images_state().records.contains_key(A), "an image that is unpinned is not deleted");
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub(super) fn stage(host: &dyn Host, body: &Stage) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Refuses a list of files that no valid manifest has.
+/// Refuses a list with a file whose hash or destination is invalid.
 pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
     let bad = files.iter().find(|f| !payload::is_sha256(&f.sha256) || !payload::is_host_path(&f.destination));
     bad.map_or(Ok(()), |f| {
@@ -173,7 +173,9 @@ fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Resu
 
 /// Decompresses one zstd frame to a new file of exactly `size` bytes, and refuses data after the frame. Returns the hash of the file.
 fn decompress(host: &dyn Host, entry: &mut impl Read, path: &str, sha256: &str, size: u64) -> Result<String, Failure> {
-    let refused = |problem: &dyn std::fmt::Display| invalid(format!("{sha256}: {problem}"));
+    let refused = |problem: &dyn std::fmt::Display| {
+        invalid(format!("the file with the SHA-256 {sha256} cannot be unpacked: {problem}"))
+    };
     let unreadable = |e: io::Error| refused(&e);
     let failed = |e: io::Error| HostError::system("write", path)(e);
     let mut output = files::make(&host.path(path)?).map_err(failed)?;
@@ -185,15 +187,15 @@ fn decompress(host: &dyn Host, entry: &mut impl Read, path: &str, sha256: &str, 
         if n == 0 {
             break;
         }
-        left = left.checked_sub(n as u64).ok_or_else(|| refused(&"is larger than it should be"))?;
+        left = left.checked_sub(n as u64).ok_or_else(|| refused(&"it is larger than it should be"))?;
         hash.update(&buffer[..n]);
         output.write_all(&buffer[..n]).map_err(failed)?;
     }
     if left > 0 {
-        return Err(refused(&"is smaller than it should be"));
+        return Err(refused(&"it is smaller than it should be"));
     }
     if decoder.finish().bytes().next().is_some() {
-        return Err(refused(&"holds more than one zstd frame"));
+        return Err(refused(&"it has more than one zstd frame"));
     }
     output.sync_all().map_err(failed)?;
     Ok(hex::encode(hash.finalize()))

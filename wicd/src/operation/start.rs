@@ -20,7 +20,7 @@ use crate::ownership::{Ownership, is_tagged};
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
 /// File with the items that have matched the desired state, for [`crate::daemon::drift`].
 pub const SETTLED: &str = r"C:\k\wicd\settled.json";
-/// Name of the program of the service, in a directory of its own.
+/// File name of the service's program, which is in a directory of its own.
 const EXE: &str = "wicd.exe";
 /// Name of kubelet's service.
 const KUBELET: &str = "kubelet";
@@ -71,7 +71,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
         certificates::install(host, kind, pem.as_deref(), now)?;
     }
     if let Some(kubeconfig) = certificates::other_kubelet_kubeconfig(host)? {
-        // A kubelet that has its certificate as a file stores it only at a start with this kubeconfig.
+        // A kubelet whose kubeconfig named the certificate as a file stores the certificate only at a start with the new kubeconfig.
         if !files::exists(host, path::KUBELET_CURRENT_CERT)? {
             stop_ours(host, KUBELET, &owned, report)?;
         }
@@ -146,7 +146,8 @@ fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure>
     for dependent in host.stop_service(name)? {
         if !host.service(&dependent)?.is_some_and(|s| is_tagged(&s)) {
             report.warn(format!(
-                "service {dependent}, which the operator did not install, was stopped because it depends on {name}"
+                "service {dependent}, which the operator did not install, was stopped because it depends on {name}; \
+                 start it again when this operation has ended"
             ));
         }
     }

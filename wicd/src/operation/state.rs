@@ -50,7 +50,7 @@ pub fn blob(sha256: &str) -> String {
     format!(r"{}\{sha256}", path::BLOBS)
 }
 
-/// SHA-256 of each missing blob, without duplicates.
+/// SHA-256 of each blob that is missing or has the wrong size, without duplicates.
 pub(super) fn missing(host: &dyn Host, files: &[payload::File]) -> Result<Vec<String>, HostError> {
     let mut missing = Vec::new();
     for file in files.iter().filter(|f| payload::is_sha256(&f.sha256)) {
@@ -94,7 +94,7 @@ fn container_runtimes(services: &[ServiceInfo]) -> Vec<String> {
     found.map(|s| s.name.clone()).collect()
 }
 
-/// SHA-256 of the `wicd.exe` of a command line, from its path.
+/// SHA-256 of the `wicd.exe` in a command line, from its path.
 fn sha256_of_command(command: &str) -> Option<String> {
     let rest = command.trim_start_matches('"').strip_prefix(path::WICD)?.strip_prefix('\\')?;
     let sha256 = rest.split('\\').next()?;

@@ -68,7 +68,8 @@ struct Archive {
     index: Vec<Value>,
 }
 
-/// Collects support data in an archive. wicd's files and logs come first, so that a slow Windows does not displace them.
+/// Collects support data in an archive. wicd's files and the most useful logs come first, so that a slow Windows does not displace them. The
+/// remaining logs come last.
 pub(super) fn collect(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     let target = support_path(operation);
     let failed = |e| HostError::system("write", &target)(e);

@@ -10,6 +10,9 @@ use super::wide::wide;
 use crate::host::HostError;
 
 const CONTAINERS: &str = "Containers";
+/// The feature in error messages, with the remedy.
+const BY_HAND: &str =
+    "the Windows feature Containers (to do so by hand: Install-WindowsFeature Containers, and then restart the host)";
 /// Name of the running system instead of an image path (`DISM_ONLINE_IMAGE`).
 const ONLINE: &str = "DISM_{53BFAE52-B167-4E2F-A258-0A37B57FF845}";
 /// `DismStateInstalled`
@@ -65,7 +68,7 @@ fn checked(result: i32) -> io::Result<()> {
 }
 
 impl Dism {
-    /// Loads and initializes the library. `None` if this host has none.
+    /// Loads and initializes the library. `None` if the host does not have it.
     fn load() -> io::Result<Option<Self>> {
         let Ok(library) = Library::load("dismapi.dll") else { return Ok(None) };
         // SAFETY: the types are those of the library's documentation. Null stands for: default log, default scratch directory.
@@ -146,7 +149,7 @@ impl Drop for Session {
 
 /// Enables the feature Containers. Returns whether the host must be restarted for it.
 pub(super) fn enable_containers() -> Result<bool, HostError> {
-    let failed = || HostError::system("enable the Windows feature", CONTAINERS);
+    let failed = || HostError::system("enable", BY_HAND);
     let Some(session) = Session::open().map_err(failed())? else {
         let missing = io::Error::new(io::ErrorKind::Unsupported, "the host has no dismapi.dll");
         return Err(failed()(missing));

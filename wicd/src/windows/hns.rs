@@ -59,7 +59,7 @@ fn request(call: HnsCall, method: &str, path: &str, body: &str) -> io::Result<Va
     if answer["Success"].as_bool() == Some(true) {
         return Ok(answer["Output"].take());
     }
-    Err(io::Error::other(answer["Error"].as_str().unwrap_or("HNS refused it without a reason").to_owned()))
+    Err(io::Error::other(answer["Error"].as_str().unwrap_or("HNS refused the request without a reason").to_owned()))
 }
 
 /// IDs and names of the operator's networks in a list.

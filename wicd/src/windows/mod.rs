@@ -52,7 +52,7 @@ use crate::images::{self, Containerd, ImageError, ImageStore};
 /// host.
 const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
 
-/// Pipe on which containerd listens. A busy pipe is an error, because containerd has many instances of it.
+/// Pipe on which containerd listens. wicd does not wait for a busy pipe, because containerd offers many instances of the pipe.
 const CONTAINERD_PIPE: &str = r"\\.\pipe\containerd-containerd";
 
 /// Windows host on which wicd runs.

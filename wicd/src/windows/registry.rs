@@ -15,7 +15,8 @@ const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Env
 const SERVICE_ENVIRONMENT: &str = "Environment";
 /// Value of a service's registry key with the names of the operator's variables.
 const OUR_VARIABLES: &str = "EnvironmentOfWindowsNodePools";
-/// Group policy for Defender with exclusions by process. Even SYSTEM cannot write the other list, below `SOFTWARE\Microsoft\Windows Defender`.
+/// Registry key of the group policy with Defender's exclusions. Even SYSTEM cannot write Defender's own list of exclusions, which is below
+/// `SOFTWARE\Microsoft\Windows Defender`.
 pub(super) const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
 /// Name of Defender's service.
 pub(super) const DEFENDER: &str = "WinDefend";
@@ -39,7 +40,7 @@ pub(super) fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostErr
 
 /// Excludes a program from Defender's real-time checks, by policy.
 pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
-    let failed = || HostError::system("exclude from Windows Defender", program);
+    let failed = || HostError::system("create the Windows Defender exclusion of", program);
     LOCAL_MACHINE
         .create(DEFENDER_POLICY)
         .and_then(|key| key.set_u32("Exclusions_Processes", 1))
@@ -55,7 +56,7 @@ pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
 /// Reports whether the policy for Defender excludes a program.
 pub(super) fn is_excluded_from_defender(program: &str) -> Result<bool, HostError> {
     let value = LOCAL_MACHINE.open(format!(r"{DEFENDER_POLICY}\Processes")).and_then(|key| key.get_value(program));
-    let value = if_found(value).map_err(HostError::system("read the exclusions from Windows Defender of", program))?;
+    let value = if_found(value).map_err(HostError::system("read the Windows Defender exclusion of", program))?;
     Ok(value.is_some())
 }
 
@@ -73,7 +74,7 @@ pub(super) fn include_in_defender(program: &str) -> Result<(), HostError> {
         Ok(())
     });
     // If the key or the value does not exist, another program has removed it.
-    if_found(done).map(drop).map_err(HostError::system("remove the exclusion from Windows Defender of", program))
+    if_found(done).map(drop).map_err(HostError::system("remove the Windows Defender exclusion of", program))
 }
 
 /// Services that a service depends on, as the service manager stores them.

@@ -108,7 +108,7 @@ pub(super) fn open_up(key: &str) -> Result<(), HostError> {
         // SAFETY: as above.
         unsafe { set_security(&open(key, WRITE_DAC)?, DACL_SECURITY_INFORMATION, writable.as_raw()) }
     };
-    open_up().map_err(HostError::system("take the registry key", key))
+    open_up().map_err(HostError::system("take ownership of the registry key", key))
 }
 
 /// Restores the owner and access list of a key, from [`access`]. A missing key is success.

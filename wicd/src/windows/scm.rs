@@ -60,7 +60,7 @@ fn open(name: &str, access: u32) -> Result<Option<Handle>, HostError> {
     }
 }
 
-/// Returns all Win32 services; only name and state of those that cannot be opened.
+/// Returns all Win32 services; only name and state of those that cannot be queried.
 pub(super) fn services() -> Result<Vec<ServiceInfo>, HostError> {
     let failed = || HostError::system("list", "the services");
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_ENUMERATE_SERVICE)?;
@@ -435,7 +435,10 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
     while status(&service).map_err(failed())?.dwCurrentState != win::SERVICE_STOPPED {
         if Instant::now() > settled {
             let seconds = begin.elapsed().as_secs();
-            return Err(HostError::Timeout { what: format!("service {name} to stop"), seconds });
+            return Err(HostError::Timeout {
+                what: format!("service {name} to stop; if that repeats, restart the host"),
+                seconds,
+            });
         }
         std::thread::sleep(POLL);
     }
@@ -460,7 +463,9 @@ pub(super) fn delete_service(name: &str) -> Result<(), HostError> {
     while open(name, win::SERVICE_QUERY_STATUS)?.is_some() {
         if Instant::now() > end {
             return Err(HostError::Timeout {
-                what: format!("service {name} to be deleted; a program, for example services.msc, still has it open"),
+                what: format!(
+                    "service {name} to be deleted; a program, for example services.msc, still has it open: close that program"
+                ),
                 seconds: SETTLE_LIMIT.as_secs(),
             });
         }

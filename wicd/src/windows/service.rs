@@ -85,11 +85,11 @@ fn service_main(_arguments: Vec<OsString>) {
     };
     // The state is reported before the first pass, because an operation that holds the lock may wait for the state.
     service.set(ServiceState::Running, 0, 0);
-    info!(version = env!("CARGO_PKG_VERSION"), "started");
+    info!(version = env!("CARGO_PKG_VERSION"), "wicd has started");
     runtime.block_on(keep_host(stop));
-    info!("stopping; the services that it manages continue to run");
+    info!("wicd is stopping; the services that it manages continue to run");
     stop_runtime(runtime, service);
-    info!("stopped");
+    info!("wicd has stopped");
     service.set(ServiceState::Stopped, 0, 0);
 }
 

@@ -1,5 +1,5 @@
-//! Survey of pending restarts and antivirus programs of the host, from the registry. Values that cannot be read count as absent, because the
-//! survey is only for warnings.
+//! Survey of pending restarts, antivirus programs and installed updates of the host, mostly from the registry. Values about restarts and antivirus
+//! programs that cannot be read count as absent, because they are only for warnings.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const NAMES: [&str; 2] = [
     r"SYSTEM\CurrentControlSet\Control\ComputerName\ActiveComputerName",
     r"SYSTEM\CurrentControlSet\Control\ComputerName\ComputerName",
 ];
-/// Registry key with a value `JoinDomain` from joining a domain until the next restart.
+/// Registry key that has the value `JoinDomain` from the time when the host joins a domain until the next restart.
 const NETLOGON: &str = r"SYSTEM\CurrentControlSet\Services\Netlogon";
 /// Registry key of services, including drivers.
 const SERVICES: &str = r"SYSTEM\CurrentControlSet\Services";

@@ -7,7 +7,7 @@ use windows_sys::Win32::Foundation::ERROR_FILE_NOT_FOUND;
 /// Converts `text` to UTF-16 with a zero at the end. A zero inside would cut it short, so it is refused.
 pub(super) fn wide(text: &str) -> io::Result<Vec<u16>> {
     if text.contains('\0') {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero inside a text"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the text has a zero character in it"));
     }
     Ok(text.encode_utf16().chain([0]).collect())
 }

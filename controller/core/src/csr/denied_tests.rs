@@ -77,7 +77,7 @@ fn invalid_requests_of_hosts_are_denied() {
         ("longer name", renewal(node("win-1x"))),
         ("shorter name", renewal(node("win-"))),
         ("upper case name", renewal(node("WIN-1"))),
-        ("upper case, by a stranger", node_client("alice", &[], node("WIN-1"))),
+        ("upper case, by another user", node_client("alice", &[], node("WIN-1"))),
         ("NUL behind the name", node_client("alice", &[], node("win-1\0.evil"))),
         ("space behind the name", node_client("alice", &[], node("win-1 "))),
         ("prefix twice", renewal(node("system:node:win-1"))),
@@ -90,7 +90,7 @@ fn invalid_requests_of_hosts_are_denied() {
             for_seconds(Some(3601), wicd(LEGACY_DAEMON, &[], wicd_node("win-old"))),
         ),
         ("wicd for longer than a week", for_seconds(Some(604_801), wicd(WICD_USER, WICDS, wicd_node("win-1")))),
-        ("wicd for as long as the signer likes", for_seconds(None, wicd(WICD_USER, WICDS, wicd_node("win-1")))),
+        ("wicd without a lifetime", for_seconds(None, wicd(WICD_USER, WICDS, wicd_node("win-1")))),
     ] {
         assert_denied("LifetimeTooLong", what, &csr);
     }
@@ -114,9 +114,9 @@ fn invalid_requests_of_hosts_are_denied() {
         ),
         ("no common name", with_subject(vec![vec![attribute(O, UTF8, b"system:nodes")]])),
         ("empty subject", with_subject(vec![])),
-        ("wicd's organisation for a stranger", client_of("alice", &[], Forged::new("alice", &["system:wicd-nodes"]))),
+        ("wicd's organisation for another user", client_of("alice", &[], Forged::new("alice", &["system:wicd-nodes"]))),
         (
-            "many other parts in the subject of a stranger",
+            "many other parts in the subject of another user",
             client_of(
                 "alice",
                 &[],
@@ -215,7 +215,7 @@ fn invalid_requests_of_hosts_are_denied() {
         ("name constraints", renewal(one().extension(NAME_CONSTRAINTS, &not_ca))),
         ("unknown extension", renewal(one().extension(&[0x2a, 3, 4], &not_ca))),
         ("names twice", serving(KUBELET_USER, NODES, one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")]))),
-        ("extension that is no DER", serving(KUBELET_USER, NODES, one().extension(SAN, b"\x30\x7f"))),
+        ("extension that is not DER", serving(KUBELET_USER, NODES, one().extension(SAN, b"\x30\x7f"))),
     ] {
         assert_denied("UnexpectedExtension", what, &csr);
     }
@@ -242,18 +242,18 @@ fn invalid_requests_of_hosts_are_denied() {
     }
     for (what, csr) in [
         ("empty", renewal("")),
-        ("no PEM", renewal(one().der())),
+        ("not PEM", renewal(one().der())),
         ("another type", renewal(one().pem().replace("CERTIFICATE REQUEST", "CERTIFICATE"))),
         ("text before", renewal(format!("hello\n{}", one().pem()))),
         ("text after", renewal(format!("{}hello", one().pem()))),
         ("second block", renewal(one().pem() + &node("win-2").pem())),
-        ("second block, by a stranger", node_client("alice", &[], one().pem() + &one().pem())),
+        ("second block, by another user", node_client("alice", &[], one().pem() + &one().pem())),
         ("headers", renewal(one().pem().replacen("-----\n", "-----\nA: b\n\n", 1))),
         ("bytes after the request", renewal(armour(&trailing))),
         ("a fourth part", renewal(armour(&with_part(&one().der(), &[4, 0])))),
         ("NULL behind the signature", renewal(armour(&with_part(&one().der(), &[5, 0])))),
         ("a fifth part of what is signed", renewal(one().part(&[5, 0]))),
-        ("no DER", renewal(armour(b"hello"))),
+        ("not DER", renewal(armour(b"hello"))),
     ] {
         assert_denied("BadEncoding", what, &csr);
     }

@@ -60,7 +60,7 @@ pub(crate) struct Forged {
     /// Relative distinguished names of the subject, one in each inner list.
     pub subject: Vec<Vec<Vec<u8>>>,
     pub extensions: Vec<Vec<u8>>,
-    /// Attributes besides the one that holds the extensions.
+    /// Attributes other than the one that holds the extensions.
     pub attributes: Vec<Vec<u8>>,
     /// Additional elements of the signed part.
     pub more: Vec<u8>,

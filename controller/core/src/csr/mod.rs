@@ -12,12 +12,12 @@
 //! Each request is judged twice: on the cached objects and, before the verdict is written, on the Node that the API server returns (`Hosts` in
 //! the controller).
 //!
-//! A request claims to come from a host if its subject names a host of a pool, if its subject or requester is a wicd user (which only this operator
-//! issues), or if a host's kubelet user sends it to one of kubelet's signers. The operator approves or denies such requests. It ignores all others,
-//! including those that a host's kubelet user sends to other signers: network plug-ins obtain their certificates in that way and have their own
-//! approvers. It also leaves requests undecided that may be valid but cannot be judged: a request for a host that is not proven yet, if it is valid
-//! or a bootstrap user sends it, and a request for a serving certificate with an address that the Node reports and nothing proves. A denial is final,
-//! and a user or another approver may know more.
+//! A request claims to come from a host if its subject names a host of a pool, if its subject has the organisation or the form of a wicd user, if its
+//! requester is a wicd user (only this operator and WMCO issue certificates for such users), or if a host's kubelet user sends it to one of kubelet's
+//! signers. The operator approves or denies such requests. It ignores all others, including those that a host's kubelet user sends to other signers:
+//! network plug-ins obtain their certificates in that way and have their own approvers. It also leaves requests undecided that may be valid but
+//! cannot be judged: a request for a host that is not proven yet, if it is valid or a bootstrap user sends it, and a request for a serving
+//! certificate with a name or address that the Node reports and nothing proves. A denial is final, and a user or another approver may know more.
 //!
 //! When WMCO is uninstalled, its Nodes have no approver until a pool adopts them. Until then, such a Node renews its certificates with its own
 //! user: for its own name and, in a serving certificate, for addresses and names that only this Node reports. This gives the host nothing new.
@@ -94,7 +94,7 @@ pub enum Verdict {
     },
     /// Request that meets all rules and waits for an older one of the same host and kind.
     Queue {
-        /// Name of the older request, which must be issued first.
+        /// Name of the older request, which must be finished or deleted first.
         behind: String,
     },
 }

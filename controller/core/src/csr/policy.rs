@@ -89,7 +89,7 @@ pub(super) fn assess(asked: Asked<'_>) -> Assessment {
 }
 
 /// Assesses a renewal that a Node requests with its own user while its host is not proven. Returns `None` if the request is not such a renewal, or if
-/// the general rules apply.
+/// it is invalid and the host has an instance: the general rules then apply.
 fn renewal(asked: Asked<'_>) -> Option<Assessment> {
     let kind = Kind::of_signer(&asked.spec.signer_name)?;
     let node = asked.user().strip_prefix(kind.user_prefix())?;
@@ -102,7 +102,10 @@ fn renewal(asked: Asked<'_>) -> Option<Assessment> {
                 "{name} is not proven to belong to Node {node}: approve the request if the name or address belongs to the host"
             )),
         }),
-        Err(fault) if claim.unclaimed => Some(open(format!("{}; Node {node} has no instance yet", fault.message))),
+        Err(fault) if claim.unclaimed => Some(open(format!(
+            "the operator does not decide it, because Node {node} has no WindowsInstance yet, and {}",
+            fault.message
+        ))),
         _ => None,
     }
 }
@@ -124,7 +127,7 @@ fn assess_claimed(asked: Asked<'_>) -> Assessment {
             Some(name) => {
                 let node = &claim.node_name;
                 let message = format!(
-                    "{name} is not proven to belong to node {node}: approve the request if it does, or list the host by that address"
+                    "{name} is not proven to belong to node {node}: approve the request if it does, or, for an IP address, list the host under it"
                 );
                 Assessment::Open { message, node: Some(claim.node_name) }
             }
@@ -184,7 +187,8 @@ fn is_bootstrap_of_unproven(asked: Asked<'_>) -> bool {
     (has_token || asked.user() == OPENSHIFT_BOOTSTRAPPER) && claim.is_some_and(|claim| !claim.proven && !claim.joined)
 }
 
-/// Checks all rules, and returns the kind and the claim, or the first fault.
+/// Checks the rules that a valid request never breaks, and returns the kind and the claim, or the first fault. Does not check that the host is
+/// proven, or that each name is.
 fn check(asked: Asked<'_>) -> Result<(Kind, Claim), Fault> {
     let Asked { spec, request, claims, .. } = asked;
     if let Some(fault) = &request.fault {
@@ -193,11 +197,11 @@ fn check(asked: Asked<'_>) -> Result<(Kind, Claim), Fault> {
     let unknown = |message: String| Fault { reason: Reason::UnknownHost, message };
     let kind = Kind::of_signer(&spec.signer_name).ok_or_else(|| {
         let signer = quoted(&spec.signer_name);
-        Fault::denied(format!("signer {signer} does not issue certificates of Windows hosts"))
+        Fault::denied(format!("signer {signer} does not issue certificates for Windows hosts"))
     })?;
     let node = check_subject(kind, request)?;
     let claim = claims(node).filter(|claim| claim.node_name == node).ok_or_else(|| {
-        unknown(format!("no pool has a host for node {}, or the Node is not proven to be its own: add the host to a WindowsNodePool, or correct its name there", quoted(node)))
+        unknown(format!("no pool has a host for node {}, or the Node of that name is not proven to belong to the host: add the host to a WindowsNodePool, or correct its name there", quoted(node)))
     })?;
     check_requester(kind, asked, &claim)?;
     check_usages(kind, spec, request)?;
@@ -226,7 +230,7 @@ fn check_subject(kind: Kind, request: &Request) -> Result<&str, Fault> {
     if request.organisations != [kind.organisation()] {
         let found = quoted(&request.organisations.join(", "));
         let wanted = kind.organisation();
-        return Err(Fault::denied(format!("the organisations {found} must be {wanted} alone")));
+        return Err(Fault::denied(format!("the organisations {found} in the subject must be exactly {wanted}")));
     }
     Ok(node)
 }

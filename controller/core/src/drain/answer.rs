@@ -24,7 +24,7 @@ pub enum Answer {
     Terminating,
     /// The eviction is refused for now.
     RetryAfter {
-        /// Delay before the next attempt that the server requests; `None` = at the next pass.
+        /// Delay before the next attempt: the one that the server requests, or 20 seconds for an error of the budget; `None` = at the next pass.
         after: Option<Duration>,
         /// Obstacle, without the pod's name: "budget cart needs 3 healthy pods and has 3".
         blocker: String,

@@ -16,7 +16,7 @@ pub const DRAIN_LABEL: &str = api::names::key::DRAIN;
 
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
-/// Inputs of a decision besides the pod.
+/// Inputs of a decision other than the pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// Current time.
@@ -69,7 +69,7 @@ pub enum EvictionDecision {
 pub enum Skip {
     /// The pod's deletion is overdue for longer than the drain waits.
     DeletedLongAgo,
-    /// The pod's DaemonSet would only put it back.
+    /// The pod's DaemonSet would recreate it.
     DaemonSet,
     /// The pod belongs to the kubelet; the API cannot remove it.
     Mirror,
@@ -84,7 +84,8 @@ pub fn daemon_set(pod: &Pod) -> Option<&str> {
     (is_daemon_set && !is_finished(pod)).then_some(&controller.name)
 }
 
-/// Classifies a pod. The checks run in the order of `kubectl drain`, and the first one that applies decides.
+/// Classifies a pod. The checks run in the order of `kubectl drain`, and the first one that skips or refuses the pod decides. The pod's label and the
+/// rules follow.
 ///
 /// Unlike `kubectl drain`, a pod that is already being deleted is awaited, even if the settings forbid its eviction.
 pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision {
@@ -208,7 +209,7 @@ impl Rules {
         rules.iter().enumerate().map(compile).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Reports whether the decision about the pod depends on the labels of its namespace.
+    /// Reports whether the decision about the pod may depend on the labels of its namespace.
     pub fn needs_namespace(&self, pod: &Pod) -> bool {
         self.0.iter().any(|rule| !rule.namespaces.selects_all() && rule.pods.matches(pod.labels()))
     }
@@ -349,7 +350,7 @@ mod tests {
             ("DaemonSet goes before a rule", pod(of_daemon_set()), drains(0), &free, Skips(DaemonSet)),
             ("label skips", pod(label("skip")), drains(3), &free, Skips(Rule)),
             ("label lets run", pod(label("wait-completed")), facts, &free, WaitCompleted { order: 0 }),
-            ("an unknown label is none", pod(label("never")), facts, &free, evict(&[])),
+            ("an unknown value of the label is ignored", pod(label("never")), facts, &free, evict(&[])),
         ];
         for (name, pod, facts, options, expected) in cases {
             let decision = match classify(&pod, &facts, options) {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn ownership() {
+    fn an_operation_lifts_only_its_own_cordon() {
         let set = Some((json!("op-1"), Some(json!(true))));
         let lift = Some((Value::Null, Some(Value::Null)));
         let only_forget = Some((Value::Null, None));

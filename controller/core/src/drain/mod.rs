@@ -11,7 +11,7 @@ use std::time::Duration;
 use api::{OnTimeout, PodRule};
 use jiff::Timestamp;
 
-/// Error of a pod rule with an invalid selector.
+/// Error for a pod rule with an invalid selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("drain.podRules[{index}] has a selector that cannot be read: {message}; correct or remove it")]
 pub struct InvalidRule {

@@ -9,8 +9,8 @@ pub fn canonical(address: &str) -> String {
         .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
-/// Reports whether a text is an IP address or a DNS name. Text of only digits and dots must be an IPv4 address. DNS names may have underscores, which
-/// host names must not, and a trailing dot, which keeps the resolver from trying other domains.
+/// Reports whether a text is an IP address or a DNS name. A text of only digits and dots must be an IPv4 address. DNS names may have underscores,
+/// which host names must not, and a trailing dot, which keeps the resolver from trying other domains.
 pub fn is_address(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {
         return true;

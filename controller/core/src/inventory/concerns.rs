@@ -28,9 +28,9 @@ fn may_await_hosts(pool: &WindowsNodePool) -> bool {
 }
 
 /// Reports whether the hosts of a pool must be reconciled for `after`, if they have last seen `before`. Hosts read everything that users write to
-/// their pool, its deletion, its desired version, its recorded acts and its unclean hosts. They also read three conditions for facts that no other
-/// object shows: the start and end of a pause, of another operator's presence, and of missing permissions. The rest of the status changes with the
-/// progress of each host and is for users.
+/// their pool, its deletion, its desired version, its recorded acts and its unclean hosts. They also read the status and
+/// reason of three conditions, for facts that no other object shows: a pause, the presence of another operator, and missing permissions. The rest of
+/// the status changes with the progress of each host, and is for users.
 pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
     let (was, is) = (&before.metadata, &after.metadata);
     let same_object = was.uid == is.uid && was.deletion_timestamp == is.deletion_timestamp;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_is_gone_concerns_pools_that_may_have_waited_for_it_and_no_others() {
+    fn a_freed_host_concerns_its_pool_and_pools_that_may_have_waited_for_it() {
         let refused = |reason: &str| json!({"host": "h", "reason": reason, "message": ""});
         let pools: Vec<Arc<WindowsNodePool>> = [
             ("own", json!(null)),
@@ -77,10 +77,10 @@ mod tests {
         })
         .collect();
         for (about, of, is_gone, expected) in [
-            ("it changes", "own", false, &["own"][..]),
-            ("it is gone", "own", true, &["own", "waiting", "unknown"]),
-            ("it is gone, and its own pool waits for another", "waiting", true, &["waiting", "unknown"]),
-            ("its pool is gone, too", "gone", true, &["gone", "waiting", "unknown"]),
+            ("the instance changes", "own", false, &["own"][..]),
+            ("the instance is gone", "own", true, &["own", "waiting", "unknown"]),
+            ("the instance is gone, and its own pool waits for another host", "waiting", true, &["waiting", "unknown"]),
+            ("the instance and its pool are gone", "gone", true, &["gone", "waiting", "unknown"]),
         ] {
             let pool_ref = PoolRef { name: of.into() };
             let instance =
@@ -93,7 +93,7 @@ mod tests {
     type Case = (&'static str, fn(&mut Value), bool);
 
     #[test]
-    fn hosts_see_what_they_read_of_their_pool_and_no_count_of_it() {
+    fn hosts_are_reconciled_for_the_parts_of_their_pool_that_they_read() {
         let pool = |change: &dyn Fn(&mut Value)| -> WindowsNodePool {
             let condition = |type_: &str, status: &str, reason: &str| json!({"type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});
             let mut pool = json!({
@@ -119,19 +119,19 @@ mod tests {
             ("a finalizer of the operator", |p| p["metadata"]["finalizers"] = json!(["f"]), false),
             ("a count", |p| p["status"]["readyNodes"] = json!(2), false),
             ("a message", |p| p["status"]["conditions"][0]["message"] = json!("2 of 2 nodes Ready"), false),
-            ("whether it is Ready", |p| p["status"]["conditions"][0]["status"] = json!("Unknown"), false),
-            ("how far a rollout is", |p| p["status"]["updatingNodes"] = json!(1), false),
-            ("what is observed of it", |p| p["status"]["observedGeneration"] = json!(1), false),
-            ("the end of a pause in words", |p| p["status"]["conditions"][1]["message"] = json!("until noon"), false),
+            ("the condition Ready", |p| p["status"]["conditions"][0]["status"] = json!("Unknown"), false),
+            ("the progress of a rollout", |p| p["status"]["updatingNodes"] = json!(1), false),
+            ("the observed generation", |p| p["status"]["observedGeneration"] = json!(1), false),
+            ("the message of a pause", |p| p["status"]["conditions"][1]["message"] = json!("until noon"), false),
             ("its spec", |p| p["spec"]["rollout"] = json!({"paused": true}), true),
-            ("a host of it", |p| p["spec"]["inventory"]["hosts"][0]["address"] = json!("10.0.0.2"), true),
+            ("a host in its list", |p| p["spec"]["inventory"]["hosts"][0]["address"] = json!("10.0.0.2"), true),
             ("an annotation", |p| p["metadata"]["annotations"]["a"] = json!("2"), true),
             ("a deletion", |p| p["metadata"]["deletionTimestamp"] = json!("2027-01-01T00:00:00Z"), true),
             ("another pool of that name", |p| p["metadata"]["uid"] = json!("u2"), true),
             ("its version", |p| p["status"]["desiredVersion"] = json!("1-b"), true),
             ("its first status", |p| p["status"] = json!(null), true),
             (
-                "a host that is noted as unclean",
+                "a host that is recorded as unclean",
                 |p| {
                     p["status"]["uncleanHosts"] =
                         json!([{"name": "h", "address": "10.0.0.1", "time": "2027-01-01T00:00:00Z"}]);
@@ -140,7 +140,7 @@ mod tests {
             ),
             ("a pause that begins", |p| p["status"]["conditions"][1]["status"] = json!("True"), true),
             ("another operator", |p| p["status"]["conditions"][0]["type"] = json!("Stalled"), true),
-            ("rights that are gone", |p| p["status"]["conditions"][2]["status"] = json!("False"), true),
+            ("missing permissions", |p| p["status"]["conditions"][2]["status"] = json!("False"), true),
         ];
         for (about, change, expected) in cases {
             assert_eq!(concerns_hosts(&before, &pool(&change)), expected, "{about}");

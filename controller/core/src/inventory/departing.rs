@@ -1,4 +1,4 @@
-//! Hosts that are no longer listed: which of them leave, and which stay until a user confirms their removal.
+//! Hosts that are no longer listed: which of them leave, and which stay until a user confirms their removal or missing facts are known.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_is_reported_with_the_act_that_confirms() {
+    fn the_message_names_the_hosts_that_stay_and_the_act_that_confirms() {
         let hosts: Vec<String> = ["a", "b", "c", "d"].map(Into::into).into();
         let (entries, pools) = (["win.example.com".to_owned()], ["hall-b".to_owned()]);
         let held = Held {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_found_where_it_is_now_and_nowhere_else() {
+    fn a_host_is_found_at_its_current_address_and_pool_only() {
         let mut fleet = Fleet::default();
         for (name, address, pool) in [("a", "fd00:0:0::1", "p"), ("b", "10.0.0.2", "p"), ("c", "10.0.0.3", "q")] {
             fleet.put(Arc::new(instance(name, address, pool)));
@@ -177,10 +177,14 @@ mod tests {
         assert!(fleet.at(&("fd00::1".into(), 2222)).is_empty(), "another port");
 
         fleet.put(Arc::new(instance("a", "10.0.0.2", "p")));
-        assert_eq!((at(&fleet, "fd00::1"), at(&fleet, "10.0.0.2")), (vec![], vec!["a".into(), "b".into()]), "it moved");
+        assert_eq!(
+            (at(&fleet, "fd00::1"), at(&fleet, "10.0.0.2")),
+            (vec![], vec!["a".into(), "b".into()]),
+            "the address of a has changed"
+        );
 
         fleet.put(Arc::new(instance("b", "10.0.0.2", "q")));
-        assert_eq!(fleet.named("b").map(|k| k.pool).as_deref(), Some("q"), "another pool has it");
+        assert_eq!(fleet.named("b").map(|k| k.pool).as_deref(), Some("q"), "b belongs to another pool");
         assert_eq!(
             (names(&fleet.of_pool("p")), names(&fleet.of_pool("q"))),
             (vec!["a".into()], vec!["b".into(), "c".into()])
@@ -191,21 +195,21 @@ mod tests {
         assert_eq!(
             (fleet.named("b"), at(&fleet, "10.0.0.2")),
             (None, vec!["a".into()]),
-            "it is gone, and leaves the other"
+            "b is removed, and a stays at the same address"
         );
         fleet.remove("a");
-        assert_eq!(fleet.pools.keys().collect::<Vec<_>>(), ["q"], "no empty pool is kept");
-        assert_eq!(fleet.places.len(), 1, "nor an empty place");
+        assert_eq!(fleet.pools.keys().collect::<Vec<_>>(), ["q"], "a pool without instances is removed");
+        assert_eq!(fleet.places.len(), 1, "an address without instances is removed");
     }
 
     #[test]
-    fn what_disrupts_is_counted_by_pool() {
+    fn disruptive_grants_are_counted_by_pool() {
         use GrantType::{Maintenance, Provision, Reboot, Remove, Stage, Update};
         for (about, grant, expected) in [
             ("nothing granted", None, 0),
             ("a join is not disruptive", Some((Provision, None)), 0),
-            ("sending ahead neither", Some((Stage, None)), 0),
-            ("nor a change without disruption", Some((Update, Some(Disruption::None))), 0),
+            ("copying files is not disruptive", Some((Stage, None)), 0),
+            ("a change without disruption", Some((Update, Some(Disruption::None))), 0),
             ("a change with a drain", Some((Update, Some(Disruption::Drain))), 1),
             ("a restart", Some((Reboot, None)), 1),
             ("a removal", Some((Remove, None)), 1),
@@ -217,7 +221,7 @@ mod tests {
             let sharers = |disrupting| [("p".to_owned(), Sharer { disrupting, ..Sharer::default() })].into();
             assert_eq!(fleet.sharers(&|_| false), sharers(expected), "{about}");
             fleet.put(Arc::new(idle));
-            assert_eq!(fleet.sharers(&|_| false), sharers(0), "{about}: it was taken back");
+            assert_eq!(fleet.sharers(&|_| false), sharers(0), "{about}: the grant is revoked");
         }
     }
 
@@ -230,7 +234,7 @@ mod tests {
         };
         let mut fleet = Fleet::default();
         for (about, status, expected) in [
-            ("it is no node", json!(null), false),
+            ("it is not a node", json!(null), false),
             ("it is adopted", json!({"currentVersion": "10.19.0-a"}), true),
             ("it is updated", json!({"currentVersion": "ours", "wicd": "x"}), false),
         ] {
@@ -243,7 +247,7 @@ mod tests {
     proptest! {
         /// Compares the index after random changes with an index that is built from the remaining instances.
         #[test]
-        fn the_index_is_that_of_what_is_there(
+        fn the_index_matches_the_remaining_instances(
             events in proptest::collection::vec((0..4_usize, 0..3_usize, 0..3_usize, 0..3_u8), 0..40)
         ) {
             let mut fleet = Fleet::default();

@@ -128,16 +128,16 @@ pub struct Resolved {
 /// State of a host in the pool that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// The pool lists the host.
+    /// The pool lists the host, or may list it because the pool cannot be read.
     Listed,
-    /// The pool no longer lists the host.
+    /// The pool no longer lists the host, or is being deleted.
     Released,
     /// The pool does not exist, because a client has removed its finalizer.
     WithoutPool,
 }
 
 impl Resolved {
-    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them. Updates
+    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have the hosts release them. Updates
     /// the messages of these entries, and of entries whose hosts belong to a pool that does not exist. `state` returns the state of a host in its
     /// pool.
     pub fn pending_moves(&mut self, state: impl Fn(&str, &str) -> OwnerState) -> BTreeSet<String> {
@@ -150,7 +150,7 @@ impl Resolved {
                 OwnerState::Released => {
                     going.insert(host.clone());
                     format!(
-                        "host {host} still belongs to pool {pool}, which no longer lists the host: the host moves when that pool releases it"
+                        "host {host} still belongs to pool {pool}, which no longer lists the host or is being deleted: the host moves when that pool releases it"
                     )
                 }
                 OwnerState::WithoutPool => format!(
@@ -271,10 +271,10 @@ mod tests {
             ..WindowsNodePoolSpec::default()
         }
     }
-    /// Resolves the own list of pool `p`.
+    /// Resolves the list in the spec of pool `p`.
     fn resolved(spec: &WindowsNodePoolSpec, known: &dyn KnownHosts) -> Resolved {
         let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
-        let read = |key: &str| if key.len() > 20 { Ok(()) } else { Err("it is no key".to_owned()) };
+        let read = |key: &str| if key.len() > 20 { Ok(()) } else { Err("it is not a key".to_owned()) };
         resolve("p", spec, &entries, known, &HostKeys { is_known: &|name| name == "pinned", read: &read })
     }
     fn planned(hosts: impl IntoIterator<Item = Known>) -> PlannedHosts {
@@ -302,11 +302,11 @@ mod tests {
         let all = |hosts: &[(&str, &str)]| hosts.iter().map(|(name, address)| host(name, address)).collect();
         let elsewhere = Known { is_elsewhere: true, ..known("x", "10.0.0.1", "q") };
         for (about, hosts, others, expected) in [
-            ("all fine", two("b", "10.0.0.2"), vec![], "a, b"),
+            ("two valid entries", two("b", "10.0.0.2"), vec![], "a, b"),
             ("same address", two("b", "10.0.0.1"), vec![], "a, b: HostConflict"),
             ("a label that no Node can have", labelled("line", "x y"), vec![], "a, l: InvalidInventory"),
             (
-                "a label that makes another node of it",
+                "a label of the operating system",
                 labelled("kubernetes.io/os", "linux"),
                 vec![],
                 "a, l: InvalidInventory",
@@ -314,7 +314,7 @@ mod tests {
             ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], "a, b"),
             ("same address, written otherwise", all(&spelled), vec![], "a, c, b: HostConflict, d: HostConflict"),
             (
-                "the newcomer stands first in the list",
+                "a new host is first in the list",
                 all(&[("new", "10.0.0.1"), ("old", "10.0.0.1")]),
                 vec![known("old", "10.0.0.1", "p")],
                 "old, new: HostConflict",
@@ -322,7 +322,7 @@ mod tests {
             ("address in another pool", a(), vec![known("x", "10.0.0.1", "q")], "a: HostConflict"),
             ("address in another pool, whose host was reached elsewhere", a(), vec![elsewhere], "a"),
             ("name in another pool", two("b", "10.0.0.2"), vec![known("a", "10.9.9.9", "q")], "b, a: HostConflict"),
-            ("our own instance is not a conflict", a(), vec![known("a", "10.0.0.1", "p")], "a"),
+            ("the host has an instance of this pool", a(), vec![known("a", "10.0.0.1", "p")], "a"),
             ("listed twice", two("a", "10.0.0.2"), vec![], "a, a: HostConflict"),
             ("bad key", vec![bad_key], vec![], "k: InvalidInventory"),
             ("bad address", all(&faulty), vec![], "a: InvalidInventory, b: InvalidInventory, c: InvalidInventory"),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_asks_for_its_own_names_and_addresses_alone_however_large_the_fleet_is() {
+    fn a_pool_looks_up_only_its_own_names_and_addresses() {
         let instance = |n: u32, pool: &str| {
             let address = format!("10.0.{}.{}", n / 250, n % 250);
             let host = InstanceHost { address, port: 22, ..InstanceHost::default() };
@@ -384,7 +384,7 @@ mod tests {
 
     /// Covers the state after one `kubectl apply` of both pools: the other pool has not released the host yet.
     #[test]
-    fn a_host_that_its_pool_does_not_list_any_more_is_no_conflict() {
+    fn a_host_that_its_pool_no_longer_lists_is_a_pending_move() {
         let known = [("a", 1, "q"), ("b", 2, "q"), ("other", 3, "q"), ("d", 4, "gone")]
             .map(|(name, n, pool)| known(name, &format!("10.0.0.{n}"), pool));
         let hosts = [("a", 1), ("b", 2), ("c", 3), ("d", 4)].map(|(name, n)| host(name, &format!("10.0.0.{n}")));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn planned_hosts_keep_names_and_addresses_unless_they_are_there_already() {
+    fn planned_hosts_keep_names_and_addresses_unless_they_exist_already() {
         let there = planned([known("a", "10.0.0.1", "p")]);
         let planned = planned([known("a", "10.0.0.9", "q"), known("b", "10.0.0.2", "q"), known("c", "10.0.0.1", "q")]);
         let both = WithPlanned { there: &there, planned: &planned };
@@ -414,11 +414,11 @@ mod tests {
         assert_eq!(both.named("b").map(|k| k.pool).as_deref(), Some("q"));
         assert_eq!(at("10.0.0.1"), ["a", "c"]);
         assert_eq!(at("10.0.0.2"), ["b"]);
-        assert!(at("10.0.0.9").is_empty(), "it is there at another address");
+        assert!(at("10.0.0.9").is_empty(), "the host exists at another address");
     }
 
     #[test]
-    fn the_pools_settings_are_filled_in_and_the_hosts_own_win() {
+    fn the_pools_settings_are_filled_in_unless_an_entry_has_its_own() {
         let key = |name: &str| SecretKeyRef { name: name.into(), key: None };
         let mut spec = spec(vec![
             host("a", "10.0.0.1"),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_from_afar_is_held_to_strict_host_keys() {
+    fn strict_host_keys_apply_to_entries_without_a_known_key() {
         let key = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
         let with_key = Host { host_key: Some(key.into()), ..host("a", "10.0.0.1") };
         let mut spec = spec(vec![with_key, host("b", "10.0.0.2"), host("pinned", "10.0.0.3")]);

@@ -26,7 +26,7 @@ pub struct Changes {
     pub create: Vec<WindowsInstance>,
     /// Instances to change.
     pub update: Vec<Update>,
-    /// Names of hosts that must leave.
+    /// Names of hosts that must be marked as leaving.
     pub leave: Vec<String>,
 }
 
@@ -39,10 +39,19 @@ pub struct Update {
     pub patch: Value,
     /// True if the entry of the host has changed.
     pub changed: bool,
-    /// Pool that the instance moves to.
-    pub moved_to: Option<String>,
+    /// Move of the instance to another pool.
+    pub moves: Option<Move>,
     /// True if the host was marked as leaving, and its removal is revoked.
     pub returns: bool,
+}
+
+/// Move of an instance to another pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Move {
+    /// Name of the other pool.
+    pub to: String,
+    /// Merge patch, without a resource version, that returns the instance to its pool.
+    pub back: Value,
 }
 
 /// Returns the required changes. A host that has not joined yet follows `version`; a node gets another version only with a grant. `pools` returns
@@ -113,7 +122,10 @@ pub fn changes(
                 changes.update.push(Update { returns: true, ..update(json!({"spec": returned(instance)})) });
             }
             Some((to, Some(other))) if takes_over(&other, instance) => {
-                changes.update.push(Update { moved_to: Some(to.clone()), ..update(moved(instance, &other)) });
+                let moves = Some(Move { to: to.clone(), back: moved(pool) });
+                let mut patch = moved(&other);
+                patch["metadata"]["resourceVersion"] = json!(instance.resource_version());
+                changes.update.push(Update { moves, ..update(patch) });
             }
             // The instance moves as soon as the other pool can take it.
             Some(_) => {}
@@ -129,7 +141,7 @@ fn returned(instance: &WindowsInstance) -> Map<String, Value> {
     ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), Value::Null)).collect()
 }
 
-/// Reports whether an entry has another origin than before. A new line number or revision does not count: otherwise one inserted line would cause
+/// Reports whether an entry comes from another place than before: source, file or Machine. A new line number or revision does not count: otherwise one inserted line would cause
 /// a write to thousands of instances.
 fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
     let place = |o: &Origin| (o.source.clone(), o.file.clone(), o.machine.clone(), o.provider_id.clone());
@@ -167,10 +179,9 @@ pub fn can_have_instances(pool: &WindowsNodePool) -> bool {
 }
 
 /// Returns the merge patch that moves an instance to another pool. The instance loses its grant.
-fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> Value {
+fn moved(to: &WindowsNodePool) -> Value {
     json!({
         "metadata": {
-            "resourceVersion": instance.resource_version(),
             "labels": {key::POOL: to.name_any()},
             "ownerReferences": to.controller_owner_ref(&()).map(|o| vec![o]),
         },
@@ -384,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn new_hosts_are_created_with_the_grants_that_there_are_places_for() {
+    fn new_instances_are_created_with_their_grants() {
         let made = plan(&pool(&[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")]), &[]);
         let changes =
             ["a", "b"].map(|name| (name.to_owned(), Some(Granting::from(GrantType::Provision)))).into_iter().collect();
@@ -420,7 +431,7 @@ mod tests {
                 })
                 .collect();
             let out = plan(&pool(&[("a", "10.0.0.1")]), &mine);
-            assert!(out.leave.is_empty() && out.update.is_empty(), "it is marked already: {out:?}");
+            assert!(out.leave.is_empty() && out.update.is_empty(), "the host is marked already: {out:?}");
             let again = plan(&first, &mine);
             assert!(again.leave.is_empty() && again.create.is_empty(), "{again:?}");
             assert_eq!(again.update.iter().map(|u| (u.name.as_str(), u.returns)).collect::<Vec<_>>(), [("b", true)]);
@@ -430,12 +441,12 @@ mod tests {
 
     /// Checks that a pool without the finalizer gets no instance: if it is deleted, it is gone at once, and its instances would have no pool.
     #[test]
-    fn a_host_goes_over_only_to_a_pool_that_can_have_it() {
+    fn a_host_moves_only_to_a_pool_that_can_have_instances() {
         let since = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
         for (about, finalizer, deleted, mode, expected) in [
             ("it is new", None, None, None, 0),
             ("it has the finalizer", Some(FINALIZER_POOL), None, None, 1),
-            ("it has that of another controller", Some("example.com/f"), None, None, 0),
+            ("it has a finalizer of another controller", Some("example.com/f"), None, None, 0),
             ("it is being deleted", Some(FINALIZER_POOL), Some(since), None, 0),
             ("it is in mode Plan", Some(FINALIZER_POOL), None, Some(api::Mode::Plan), 0),
         ] {
@@ -453,7 +464,7 @@ mod tests {
     /// Checks that a pool does not add the owner references again that the garbage collector removes from its instances after a deletion with
     /// `--cascade=orphan`.
     #[test]
-    fn nothing_makes_a_deleted_pool_an_owner_again() {
+    fn a_deleted_pool_does_not_become_an_owner_again() {
         for (deleted, expected) in [(false, 1), (true, 0)] {
             let mut pool = pool(&[("a", "10.0.0.1")]);
             pool.metadata.uid = Some("1".into());
@@ -468,7 +479,7 @@ mod tests {
 
     /// Checks that a host in the pool's own list does not count as gone with its Machine.
     #[test]
-    fn a_host_that_the_pool_lists_itself_comes_from_no_machine_any_more() {
+    fn the_origin_of_a_host_in_the_pools_own_list_is_removed() {
         let first = pool(&[("a", "10.0.0.1")]);
         let mut made = plan(&first, &[]).create.remove(0);
         made.spec.origin = Some(Origin { machine: Some("ns/a".into()), ..Origin::default() });

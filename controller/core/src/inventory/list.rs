@@ -53,7 +53,7 @@ impl Nameless {
     }
 }
 
-/// The desired hosts of a pool.
+/// Desired hosts of a pool.
 #[derive(Debug, Default)]
 pub struct List {
     /// Hosts by name.
@@ -62,7 +62,7 @@ pub struct List {
     pub origins: BTreeMap<String, Origin>,
     /// Faults of the source, which come first, and of entries.
     pub problems: Vec<EntryError>,
-    /// Entries that are refused until their hosts move from another pool, which no longer lists them.
+    /// Entries that are refused until their hosts move from another pool, which no longer lists them or is being deleted.
     pub pending_moves: BTreeSet<String>,
     /// Hosts without a known name. Each may be any host of the pool that no other entry is matched with.
     pub unnamed: Vec<(Endpoint, Entry)>,
@@ -92,7 +92,7 @@ pub struct List {
     pub is_transient: bool,
 }
 
-/// Reports whether the source is not faulty but only not read yet, as after a start of the operator.
+/// Reports whether the source has no fault and was only not read yet, as after a start of the operator.
 pub(super) fn is_no_news(trouble: &SourceError) -> bool {
     trouble.reason == Reason::Fetching
 }

@@ -129,19 +129,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_in_force_is_a_success() {
+    fn only_a_current_list_is_a_success() {
         let at: Timestamp = "2027-01-01T08:00:00Z".parse().unwrap();
         let error = SourceError { reason: Reason::GitOperationFailed, message: String::new(), stalls: false };
         let listed =
             |read_at, trouble| SourceOutcome::Listed(Box::new(HostList { trouble, read_at, ..HostList::default() }));
         let first = SourceError { reason: Reason::Fetching, ..error.clone() };
         for (about, outcome, success, is_failure) in [
-            ("read", listed(Some(at), None), Some(at), false),
+            ("a list that was read", listed(Some(at), None), Some(at), false),
             ("the pool's own list, or one kept from before", listed(None, None), None, false),
-            ("an old list, because the source fails", listed(Some(at), Some(error.clone())), None, true),
+            ("an older list, because the source fails", listed(Some(at), Some(error.clone())), None, true),
             ("no list", SourceOutcome::Missing(error.clone()), None, true),
-            ("nothing is known", SourceOutcome::Unknown(error, None), None, true),
-            ("it is read for the first time", SourceOutcome::Unknown(first, None), None, false),
+            ("the list is unknown", SourceOutcome::Unknown(error, None), None, true),
+            ("the source is read for the first time", SourceOutcome::Unknown(first, None), None, false),
         ] {
             assert_eq!((outcome.success(), outcome.is_failure()), (success, is_failure), "{about}");
         }

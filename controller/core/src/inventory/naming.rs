@@ -73,7 +73,7 @@ pub struct Names<'a> {
     pub resolved: &'a dyn Fn(&str) -> Option<Vec<String>>,
     /// Reason why a host must not be asked for its name.
     pub forbidden: &'a dyn Fn(&Entry) -> Option<Why>,
-    /// The first contact with the host at an address and port.
+    /// First contact with the host at an address and port, if there was one.
     pub contact: &'a dyn Fn(&Endpoint) -> Option<FirstContact>,
     /// Reason why the host at an address and port could not be asked for its name.
     pub failure: &'a dyn Fn(&Endpoint) -> Option<Why>,
@@ -318,13 +318,14 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the name if all names are the same.
+/// Returns the name if there is at least one name, and all names are the same.
 fn only(names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
     if names.len() == 1 { names.into_iter().next() } else { None }
 }
 
-/// Returns the Node name for a reported hostname. Windows prefers upper case, and Kubernetes requires lower case.
+/// Returns the Node name for a reported hostname, or the fault of a hostname that no Node can have. Windows prefers upper case, and Kubernetes
+/// requires lower case.
 fn usable(host: &Host, said: &str) -> Result<String, Why> {
     let name = said.to_ascii_lowercase();
     // A name with a domain would be a DNS name in the host's certificates, and nothing proves that it is the host's.

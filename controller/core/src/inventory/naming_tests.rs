@@ -1,4 +1,4 @@
-//! Tests for the names of hosts that are listed without one.
+//! Tests of names for hosts that are listed without one.
 
 use super::*;
 use proptest::prelude::*;
@@ -77,7 +77,7 @@ impl World {
 }
 
 #[test]
-fn a_host_keeps_its_name_and_else_tells_it() {
+fn a_host_keeps_its_name_and_a_new_host_reports_it() {
     let foreign = Existing { is_foreign: true, ..existing("theirs", "10.0.0.8") };
     let world = World {
         existing: vec![existing("known", "10.0.0.1"), foreign],
@@ -93,20 +93,20 @@ fn a_host_keeps_its_name_and_else_tells_it() {
         ..World::default()
     };
     for (about, address, name, problem, unnamed, asked) in [
-        ("of the instance", "10.0.0.1", "known", "", 0, 0),
-        ("of the instance of another pool", "10.0.0.8", "theirs", "", 0, 0),
-        ("of the Node", "10.0.0.2", "old-node", "", 0, 0),
+        ("name of the instance", "10.0.0.1", "known", "", 0, 0),
+        ("name of the instance of another pool", "10.0.0.8", "theirs", "", 0, 0),
+        ("name of the Node", "10.0.0.2", "old-node", "", 0, 0),
         (
-            "of the Node that has the addresses of the DNS name",
+            "name of the Node that has the addresses of the DNS name",
             "dn-0.example.com",
             "ip-10-0-0-7.ec2.internal",
             "",
             0,
             0,
         ),
-        ("of the Node that has the address that was dialled", "nat.example.com", "ip-10-0-0-7.ec2.internal", "", 0, 0),
-        ("what the host says", "10.0.0.3", "win-3", "", 0, 0),
-        ("no usable one", "10.0.0.4", "", "InvalidInventory", 1, 1),
+        ("name of the Node that has the dialed address", "nat.example.com", "ip-10-0-0-7.ec2.internal", "", 0, 0),
+        ("reported name", "10.0.0.3", "win-3", "", 0, 0),
+        ("no usable name is reported", "10.0.0.4", "", "InvalidInventory", 1, 1),
         ("could not be asked", "10.0.0.5", "", "HostnameUnknown", 1, 1),
         ("not asked yet", "10.0.0.6", "", "", 1, 1),
         ("contacted and not asked yet", "10.0.0.9", "", "", 1, 1),
@@ -117,7 +117,7 @@ fn a_host_keeps_its_name_and_else_tells_it() {
 }
 
 #[test]
-fn an_entry_that_is_written_otherwise_means_the_same_host() {
+fn an_entry_with_another_spelling_or_port_means_the_same_host() {
     let world = |address: &'static str| World {
         existing: vec![existing("win-1", address), existing("other", "10.0.0.9")],
         dns: vec![("win-1.example.com", vec!["fd00::1", "10.0.0.1"]), ("alias.example.com", vec!["10.0.0.1"])],
@@ -125,11 +125,11 @@ fn an_entry_that_is_written_otherwise_means_the_same_host() {
     };
     for (about, before, now, port, expected) in [
         ("from an address to its DNS name", "10.0.0.1", "win-1.example.com", 22, "win-1 other"),
-        ("and back", "win-1.example.com", "10.0.0.1", 22, "win-1 other"),
+        ("from a DNS name to its address", "win-1.example.com", "10.0.0.1", 22, "win-1 other"),
         ("from one DNS name to another", "win-1.example.com", "alias.example.com", 22, "win-1 other"),
         ("another port", "10.0.0.1", "10.0.0.1", 2222, "win-1 other"),
         ("another port, by DNS name", "win-1.example.com", "win-1.example.com", 2222, "win-1 other"),
-        ("both", "10.0.0.1", "alias.example.com", 2222, "win-1 other"),
+        ("another port and another spelling", "10.0.0.1", "alias.example.com", 2222, "win-1 other"),
     ] {
         let world = world(before);
         assert_eq!(world.seen(&[now, "10.0.0.9"], port), (expected.into(), String::new(), 0, 0), "{about}");
@@ -144,7 +144,7 @@ fn an_entry_that_is_written_otherwise_means_the_same_host() {
 }
 
 #[test]
-fn a_host_is_found_by_what_it_has_proven_and_a_clone_is_not_taken_for_it() {
+fn a_host_is_found_by_its_proven_identity_and_a_clone_is_not() {
     let nat = |hostname: &str, boot: &str| World {
         existing: vec![existing("win-1", "10.0.0.1")],
         dns: vec![("nat.example.com", vec!["192.0.2.1"])],
@@ -157,7 +157,7 @@ fn a_host_is_found_by_what_it_has_proven_and_a_clone_is_not_taken_for_it() {
     };
     let refused = (String::new(), "HostConflict".to_owned(), 1, 1);
     assert_eq!(nat("WIN-1", "1").seen(&["nat.example.com"], 22), ("win-1".into(), String::new(), 0, 0));
-    assert_eq!(nat("WIN-1", "2").seen(&["nat.example.com"], 22), refused, "another run may be another machine");
+    assert_eq!(nat("WIN-1", "2").seen(&["nat.example.com"], 22), refused, "another boot may be another machine");
     let mut other_key = nat("WIN-1", "1");
     other_key.contacts[0].1.host_key = "SHA256:other".into();
     assert_eq!(other_key.seen(&["nat.example.com"], 22), refused);
@@ -170,7 +170,7 @@ fn a_host_is_found_by_what_it_has_proven_and_a_clone_is_not_taken_for_it() {
 }
 
 #[test]
-fn what_a_host_says_of_its_name_wins_against_nothing() {
+fn a_reported_name_never_replaces_another_owner_of_the_name() {
     let world = World {
         contacts: vec![
             ("10.0.0.1", calls_itself("MASTER-0", "10.0.0.1")),
@@ -199,7 +199,7 @@ fn what_a_host_says_of_its_name_wins_against_nothing() {
 }
 
 #[test]
-fn a_node_that_claims_the_addresses_of_others_takes_no_name_from_them() {
+fn a_node_that_claims_addresses_of_other_hosts_does_not_name_them() {
     // The Node `old` has 10.0.0.2, and its kubelet reports the address of another host, too.
     let nodes = vec![("old", "10.0.0.2"), ("old", "10.0.0.1")];
     let silent = World { nodes: nodes.clone(), ..World::default() };
@@ -221,7 +221,7 @@ fn a_host_that_must_not_be_asked_is_not() {
 
 /// Checks that a host cannot choose a DNS name for its own certificates.
 #[test]
-fn no_host_gives_itself_a_name_of_dns() {
+fn a_reported_dns_name_is_refused() {
     for (said, expected) in
         [("WIN-1", Some("win-1")), ("api.shop.example.com", None), ("win-1.", None), ("localhost.", None)]
     {
@@ -231,7 +231,7 @@ fn no_host_gives_itself_a_name_of_dns() {
 
 proptest! {
     #[test]
-    fn whatever_a_host_says_is_a_name_or_a_problem(said in ".{0,80}") {
+    fn any_reported_name_is_usable_or_a_problem(said in ".{0,80}") {
         if let Ok(name) = usable(&Host::default(), &said) {
             prop_assert!(name.len() <= 63 && !name.is_empty());
             prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
@@ -239,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn every_entry_is_named_or_not_and_no_name_is_given_twice(
+    fn each_entry_is_named_or_unnamed_and_no_name_is_given_twice(
         hosts in proptest::collection::vec(0_u8..6, 0..6),
         listed in proptest::collection::btree_set(0_u8..9, 0..7),
         reported in proptest::collection::vec("[a-c]", 9),

@@ -63,20 +63,20 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_deleted_for_another_reason_lets_its_hosts_go() {
+    fn a_pool_releases_its_hosts_unchanged_for_its_policy_or_the_kind_of_its_deletion() {
         let (orphan, none) = (Some(DeletionPolicy::Orphan), DeletedKinds::default());
         let kind = DeletedKinds { pools: true, instances: false };
         let (owned, deserted) = (Some("1"), None);
         for (about, pool, owner, going, expected) in vec![
-            ("its hosts are taken out", pool(None, false, &[]), owned, none, false),
-            ("with Orphan", pool(orphan, false, &[]), owned, none, true),
+            ("its hosts are removed from the list", pool(None, false, &[]), owned, none, false),
+            ("its hosts are removed from the list, with Orphan", pool(orphan, false, &[]), owned, none, true),
             ("it is deleted", pool(None, true, &["x"]), owned, none, false),
-            ("with Orphan", pool(orphan, true, &["x"]), owned, none, true),
+            ("it is deleted, with Orphan", pool(orphan, true, &["x"]), owned, none, true),
             ("--cascade=orphan", pool(None, true, &["x", "orphan"]), owned, none, true),
             ("--cascade=orphan, a moment later", pool(None, true, &["x"]), deserted, none, true),
             ("--cascade=foreground", pool(None, true, &["x", "foregroundDeletion"]), owned, none, false),
-            ("with its kind", pool(None, true, &["x"]), owned, kind, true),
-            ("it is there, and an instance was not owned yet", pool(None, false, &["x"]), deserted, none, false),
+            ("it is deleted with its kind", pool(None, true, &["x"]), owned, kind, true),
+            ("it is not deleted, and an instance has no owner yet", pool(None, false, &["x"]), deserted, none, false),
         ] {
             let mine = [Arc::new(instance(owner, false))];
             assert_eq!(orphans_all_hosts(&pool, &mine, going), expected, "{about}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_a_deletion_holds() {
+    fn a_recorded_deletion_that_orphans_stays_in_force() {
         let mut pool = pool(None, true, &["x"]);
         let mine = [Arc::new(instance(Some("1"), false))];
         for hosts_stay in [false, true] {
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_was_deleted_by_the_way_is_let_go() {
+    fn an_instance_that_was_deleted_as_a_side_effect_is_released() {
         let kind = DeletedKinds { pools: false, instances: true };
         for (about, owner, deleted, going, expected) in [
-            ("it is there", Some("1"), false, DeletedKinds::default(), false),
+            ("it is not deleted", Some("1"), false, DeletedKinds::default(), false),
             ("a user deletes it", Some("1"), true, DeletedKinds::default(), false),
-            ("the garbage collector does, after its pool", Some("0"), true, DeletedKinds::default(), true),
-            ("it goes with its kind", Some("1"), true, kind, true),
-            ("its kind goes, and it is not deleted yet", Some("1"), false, kind, false),
+            ("the garbage collector deletes it, after its pool", Some("0"), true, DeletedKinds::default(), true),
+            ("it is deleted with its kind", Some("1"), true, kind, true),
+            ("its kind is being deleted, and it is not yet", Some("1"), false, kind, false),
         ] {
             let found = is_let_go(&pool(None, false, &[]), &instance(owner, deleted), going);
             assert_eq!(found, expected, "{about}");

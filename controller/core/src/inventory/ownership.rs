@@ -103,7 +103,7 @@ impl ReadStart {
 pub struct Unread {
     /// Pools whose read is still pending.
     pub pending: Vec<String>,
-    /// Pools whose lists are not known although a read was attempted.
+    /// Pools whose lists are not known although a read was attempted, and pools that cannot be read themselves.
     pub unknown: Vec<String>,
 }
 
@@ -299,13 +299,21 @@ mod tests {
         let pools = [own, far.clone(), going].map(Arc::new);
         let other = |of: &str, host: &str, address: &str| claims.borrow().other(of, host, address, &pools);
         assert_eq!(other("own", "x", "10.0.0.1"), None);
-        assert_eq!(other("p", "x", "10.0.0.1").as_deref(), Some("own"), "though it was never read");
+        assert_eq!(
+            other("p", "x", "10.0.0.1").as_deref(),
+            Some("own"),
+            "the list in a spec counts although it was never read"
+        );
         assert_eq!(other("p", "y", "10.0.0.2"), None);
         assert_eq!(other("p", "z", "10.0.0.3"), None, "a pool that is being deleted takes no host");
         let reading = Reading::List(set(&["y"]), set(&["10.0.0.4"]));
         end(&far, begin("far"), reading);
         assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"));
-        assert_eq!(other("p", "w", "10.0.0.4").as_deref(), Some("far"), "its name is not known there yet");
+        assert_eq!(
+            other("p", "w", "10.0.0.4").as_deref(),
+            Some("far"),
+            "the address of an entry without a known name counts"
+        );
         end(&far, begin("far"), Reading::Unknown);
         assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"), "the last list counts");
         let _ = claims.borrow_mut().forget("far");
@@ -322,22 +330,22 @@ mod tests {
         let unread = |missed: &[&str]| claims.borrow_mut().unread("p", &set(missed), &pools);
         assert_eq!(unread(&[]), Unread::default(), "no host is missed");
         let early = begin("far");
-        assert_eq!(unread(&["a"]), pending(&["far"]), "a list in a spec is at hand");
+        assert_eq!(unread(&["a"]), pending(&["far"]), "a list in a spec is always current");
         let news = |begun, reading| end(&far, begun, reading);
         assert_eq!(news(early, list(&[])), [""; 0]);
         assert_eq!(news(begin("far"), Reading::Pending(set(&[]), set(&[]))), [""; 0]);
-        assert_eq!(unread(&["a"]), pending(&["far"]), "that look had begun before");
+        assert_eq!(unread(&["a"]), pending(&["far"]), "that read had begun before");
         let late = begin("far");
-        assert!(late.is_awaited(Some(early)) && late.is_awaited(None), "an earlier read is no answer");
+        assert!(late.is_awaited(Some(early)) && late.is_awaited(None), "an earlier read does not count");
         assert!(!begin("far").is_awaited(Some(late)) && !begin("p").is_awaited(None));
         assert_eq!(news(begin("far"), Reading::Unknown), ["p"]);
         // Otherwise two pools that wait for an unreadable third list would trigger each other's reconciles endlessly.
-        assert_eq!(news(begin("far"), Reading::Unknown), [""; 0], "that is known");
+        assert_eq!(news(begin("far"), Reading::Unknown), [""; 0], "the failed read is known already");
         end(&far, begin("far"), Reading::Old(set(&["b"]), BTreeSet::new()));
         assert_eq!(unread(&["a"]), Unread { unknown: vec!["far".into()], ..Unread::default() });
         end(&far, begin("far"), list(&[]));
         assert_eq!(unread(&["a"]), Unread::default());
-        assert_eq!(end(&far, begin("far"), list(&[])), [""; 0], "no pool waits any more");
+        assert_eq!(end(&far, begin("far"), list(&[])), [""; 0], "no pool waits for the list any more");
         assert_eq!(unread(&["a", "b"]), pending(&["far"]), "b was not missed before");
         end(&far, begin("far"), Reading::Nothing);
         assert_eq!(unread(&["a", "b"]), Unread::default());
@@ -348,7 +356,7 @@ mod tests {
         assert_eq!(
             claims.borrow_mut().unread("p", &set(&["a"]), &pools),
             pending(&["far"]),
-            "what it lists now was not read"
+            "the list of this generation was not read"
         );
     }
 
@@ -358,7 +366,7 @@ mod tests {
         let mut claims = HostOwners::default();
         let far = pool("far", None);
         let pools = [pool("p", Some(&[])), far.clone()].map(Arc::new);
-        for (about, expected) in [("at first", pending(&["far"])), ("it was read since", Unread::default())] {
+        for (about, expected) in [("before the read", pending(&["far"])), ("after the read", Unread::default())] {
             assert_eq!(claims.release("p"), set(&[]));
             assert_eq!(claims.unread("p", &set(&["a"]), &pools), expected, "{about}");
             let begun = claims.begin("far");
@@ -366,13 +374,13 @@ mod tests {
             assert_eq!(woken.len(), expected.pending.len(), "{about}: {woken:?}");
         }
         assert_eq!(claims.unread("p", &set(&["a", "b"]), &pools), pending(&["far"]));
-        assert_eq!(claims.release("far"), set(&["p"]), "its list is not waited for");
+        assert_eq!(claims.release("far"), set(&["p"]), "the pool that waited for its list is reconciled");
         let _ = claims.forget("p");
-        assert_eq!(claims.unread("p", &set(&["a"]), &pools), pending(&["far"]), "another pool of that name");
+        assert_eq!(claims.unread("p", &set(&["a"]), &pools), pending(&["far"]), "a new pool with the same name waits");
     }
 
     #[test]
-    fn an_owner_hears_once_that_another_pool_lists_its_host() {
+    fn an_owner_is_reconciled_once_for_each_refused_host() {
         let mut claims = HostOwners::default();
         let mut pool = pool("p", Some(&["a"]));
         let of = |owner: &str| BTreeMap::from([("a".to_owned(), owner.to_owned())]);
@@ -380,18 +388,18 @@ mod tests {
         assert_eq!(claims.refuse(&pool, of("old")), set(&[]), "two pools must not wake each other for ever");
         assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]));
         pool.metadata.generation = Some(2);
-        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "its mode may be another one");
+        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "the mode of the pool may have changed");
         pool.metadata.finalizers = Some(vec![api::names::FINALIZER_POOL.into()]);
-        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "it can take the host now");
-        assert_eq!(claims.refuse(&pool, BTreeMap::new()), set(&["other"]), "it is listed nowhere else now");
+        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "the pool can have instances now");
+        assert_eq!(claims.refuse(&pool, BTreeMap::new()), set(&["other"]), "the pool no longer lists the host");
         assert_eq!(claims.refuse(&pool, BTreeMap::new()), set(&[]));
-        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "it is refused again");
-        assert_eq!(claims.release("p"), set(&["other"]), "it is being deleted");
+        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "the host is refused again");
+        assert_eq!(claims.release("p"), set(&["other"]), "the pool is being deleted");
         assert_eq!(claims.release("p"), set(&[]));
     }
 
     #[test]
-    fn what_is_not_there_lists_no_host() {
+    fn a_missing_source_lists_no_host() {
         for (reason, expected) in [(Reason::SourceNotFound, true), (Reason::Fetching, false), (Reason::ApiError, false)]
         {
             assert_eq!(matches!(unknown(reason), Reading::Nothing), expected, "{reason}");

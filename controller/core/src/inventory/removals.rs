@@ -25,7 +25,7 @@ pub struct Change<'a> {
     pub others: Others,
     /// Maximum number of hosts that one change may remove; `None`: fewer than three, or fewer than half.
     pub limit: Option<IntOrPercent>,
-    /// The revision of the list.
+    /// Revision of the list.
     pub revision: Option<&'a str>,
     /// Approval of a user: a number of hosts, or a revision.
     pub approved: Option<&'a str>,
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_leave_only_when_it_is_wanted() {
+    fn hosts_leave_only_if_this_is_intended() {
         use RemovalDecision::{Confirmed, Go, Held};
         let (int, percent) = (IntOrPercent::Int, IntOrPercent::Percent);
         let ten = |gone| Change { gone, of: 10, revision: Some("r2"), ..Change::default() };
@@ -142,29 +142,33 @@ mod tests {
         let nameless = Change { nameless: true, ..ten(1) };
         let others = |others| Change { others, ..ten(1) };
         for (about, change, expected) in [
-            ("nothing goes", limited(0, int(1)), Go),
-            ("an entry is taken out", ten(1), Go),
-            ("less than half are taken out", ten(4), Go),
-            ("half are taken out", ten(5), Held(Hold::TooMany)),
-            ("and the limit of the pool is higher", limited(5, percent(100)), Go),
-            ("half of a few are taken out", Change { of: 4, ..ten(2) }, Go),
-            ("three of four are taken out", Change { of: 4, ..ten(3) }, Held(Hold::TooMany)),
-            ("and their number is confirmed", approved(Change { of: 4, ..ten(3) }, "3"), Confirmed),
-            ("as many as may", limited(1, int(1)), Go),
-            ("one too many", limited(2, int(1)), Held(Hold::TooMany)),
-            ("a share", Change { of: 20, ..limited(2, percent(10)) }, Go),
-            ("more than the share", Change { of: 20, ..limited(3, percent(10)) }, Held(Hold::TooMany)),
-            ("at least one", Change { of: 3, ..limited(1, percent(10)) }, Go),
+            ("no host is missing", limited(0, int(1)), Go),
+            ("one entry is removed", ten(1), Go),
+            ("fewer than half are removed", ten(4), Go),
+            ("half are removed", ten(5), Held(Hold::TooMany)),
+            ("half are removed, within the limit of the pool", limited(5, percent(100)), Go),
+            ("half of a few are removed", Change { of: 4, ..ten(2) }, Go),
+            ("three of four are removed", Change { of: 4, ..ten(3) }, Held(Hold::TooMany)),
+            (
+                "three of four are removed, and the number is confirmed",
+                approved(Change { of: 4, ..ten(3) }, "3"),
+                Confirmed,
+            ),
+            ("as many as the limit", limited(1, int(1)), Go),
+            ("one more than the limit", limited(2, int(1)), Held(Hold::TooMany)),
+            ("as many as the percentage", Change { of: 20, ..limited(2, percent(10)) }, Go),
+            ("one more than the percentage", Change { of: 20, ..limited(3, percent(10)) }, Held(Hold::TooMany)),
+            ("a percentage allows at least one", Change { of: 3, ..limited(1, percent(10)) }, Go),
             ("the revision is approved", approved(limited(9, percent(10)), "r2"), Confirmed),
-            ("an older revision is", approved(limited(9, percent(10)), "r1"), Held(Hold::TooMany)),
+            ("an older revision is approved", approved(limited(9, percent(10)), "r1"), Held(Hold::TooMany)),
             ("the number is confirmed", approved(limited(9, percent(10)), "9"), Confirmed),
-            ("another number is", approved(limited(9, percent(10)), "8"), Held(Hold::TooMany)),
+            ("another number is confirmed", approved(limited(9, percent(10)), "8"), Held(Hold::TooMany)),
             ("the list is empty", with(Presence::Empty), Held(Hold::Empty)),
-            ("and its number confirmed", approved(with(Presence::Empty), "3"), Confirmed),
-            ("and its revision approved", approved(with(Presence::Empty), "r2"), Confirmed),
-            ("it is empty and the pool has no hosts", Change { gone: 0, ..with(Presence::Empty) }, Go),
+            ("the list is empty, and the number is confirmed", approved(with(Presence::Empty), "3"), Confirmed),
+            ("the list is empty, and its revision is approved", approved(with(Presence::Empty), "r2"), Confirmed),
+            ("the list is empty, and the pool has no hosts", Change { gone: 0, ..with(Presence::Empty) }, Go),
             ("the list is missing", with(Presence::Missing), Held(Hold::Missing)),
-            ("and its number confirmed", approved(with(Presence::Missing), "3"), Confirmed),
+            ("the list is missing, and the number is confirmed", approved(with(Presence::Missing), "3"), Confirmed),
             ("a missing list has no revision", approved(with(Presence::Missing), "r2"), Held(Hold::Missing)),
             ("an entry may be any host", nameless, Held(Hold::Nameless)),
             (
@@ -172,14 +176,26 @@ mod tests {
                 Change { list: Presence::Empty, ..nameless },
                 Held(Hold::Nameless),
             ),
-            ("and the number is confirmed", approved(nameless, "1"), Confirmed),
-            ("and the revision is approved", approved(nameless, "r2"), Held(Hold::Nameless)),
-            ("their Machines are there", with(Presence::Machines), Held(Hold::Machines)),
-            ("and the number is confirmed", approved(with(Presence::Machines), "3"), Confirmed),
+            ("an entry may be any host, and the number is confirmed", approved(nameless, "1"), Confirmed),
+            ("an entry may be any host, and the revision is approved", approved(nameless, "r2"), Held(Hold::Nameless)),
+            ("the Machines of the hosts exist", with(Presence::Machines), Held(Hold::Machines)),
+            (
+                "the Machines of the hosts exist, and the number is confirmed",
+                approved(with(Presence::Machines), "3"),
+                Confirmed,
+            ),
             ("another pool is about to be read", others(Others::Pending), Held(Hold::Pending)),
-            ("which no confirmation changes", approved(others(Others::Pending), "1"), Held(Hold::Pending)),
+            (
+                "another pool is about to be read, and the number is confirmed",
+                approved(others(Others::Pending), "1"),
+                Held(Hold::Pending),
+            ),
             ("another pool cannot be read", others(Others::Unreadable), Held(Hold::Unreadable)),
-            ("and the number is confirmed", approved(others(Others::Unreadable), "1"), Confirmed),
+            (
+                "another pool cannot be read, and the number is confirmed",
+                approved(others(Others::Unreadable), "1"),
+                Confirmed,
+            ),
         ] {
             assert_eq!(decide(change), expected, "{about}");
         }
@@ -190,19 +206,19 @@ mod tests {
     }
 
     #[test]
-    fn no_approval_lies_in_wait() {
+    fn an_approval_is_spent_when_it_is_used_or_matches_no_removal() {
         let change = Change { gone: 3, of: 10, revision: Some("r2"), ..Change::default() };
         let approved = |approved| Change { approved: Some(approved), ..change };
         for (about, change, expected) in [
-            ("there is none", change, false),
-            ("the number is used", approved("3"), true),
-            ("it is another number", approved("4"), true),
-            ("nothing is to be removed", Change { gone: 0, ..approved("4") }, true),
-            ("the revision is used", approved("r2"), true),
-            ("that revision removes nothing", Change { gone: 0, ..approved("r2") }, true),
-            ("a revision that is still to come", approved("r3"), false),
-            ("its names are not known yet", Change { nameless: true, ..approved("r2") }, false),
-            ("it is not decided yet", Change { others: Others::Pending, ..approved("3") }, false),
+            ("there is no approval", change, false),
+            ("the number matches", approved("3"), true),
+            ("the number does not match", approved("4"), true),
+            ("no host is missing", Change { gone: 0, ..approved("4") }, true),
+            ("the revision matches", approved("r2"), true),
+            ("the revision matches, and no host is missing", Change { gone: 0, ..approved("r2") }, true),
+            ("the revision does not match", approved("r3"), false),
+            ("the revision matches, and a name is unknown", Change { nameless: true, ..approved("r2") }, false),
+            ("another pool is about to be read", Change { others: Others::Pending, ..approved("3") }, false),
         ] {
             assert_eq!(is_spent(&change), expected, "{about}");
         }
@@ -212,9 +228,9 @@ mod tests {
     fn an_announcement_lasts_until_the_spec_changes() {
         for (about, announced, generation, seen, expected) in [
             ("nothing is announced", false, 2, Some(1), false),
-            ("the change is to come", true, 1, Some(1), false),
-            ("it is made", true, 2, Some(1), true),
-            ("it came with the pool", true, 1, None, true),
+            ("the spec has not changed", true, 1, Some(1), false),
+            ("the spec has changed", true, 2, Some(1), true),
+            ("the pool was created with the announcement", true, 1, None, true),
         ] {
             let mut pool = WindowsNodePool::new("factory", api::WindowsNodePoolSpec::default());
             pool.metadata.generation = Some(generation);
@@ -226,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_person_writes_confirms_its_own_number_alone(approved in ".{0,6}|[0-9]{1,30}", gone in 1..2000usize) {
+        fn only_the_exact_number_confirms_a_removal(approved in ".{0,6}|[0-9]{1,30}", gone in 1..2000usize) {
             let change = Change { gone, of: gone, list: Presence::Empty, approved: Some(&approved), ..Change::default() };
             let is_it = approved.bytes().all(|b| b.is_ascii_digit()) && approved.parse() == Ok(gone);
             prop_assert_eq!(decide(change) == RemovalDecision::Confirmed, is_it);

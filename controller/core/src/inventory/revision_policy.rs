@@ -10,7 +10,7 @@ use super::SourceError;
 pub struct Newest<'a> {
     /// Newest revision, as `main@sha1:…`.
     pub revision: &'a str,
-    /// The revision that is in force.
+    /// Revision in force, if there is one.
     pub before: Option<&'a str>,
     /// True if the newest revision descends from the one in force; `None` if that is unknown.
     pub follows: Option<bool>,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_signed_and_follows_is_used() {
+    fn only_a_trusted_revision_that_follows_the_one_in_force_is_used() {
         let (old, new) = ("main@sha1:0a", "main@sha1:0b");
         let newest = Newest {
             revision: new,
@@ -103,32 +103,52 @@ mod tests {
         };
         let (v1, v2) = ("v1.0.0@sha1:0a", "v2.0.0@sha1:0b");
         for (about, newest, reason) in [
-            ("it follows", newest.clone(), None),
-            ("the first one", Newest { before: None, follows: None, ..newest.clone() }, None),
-            ("the same", Newest { before: Some(new), follows: None, ..newest.clone() }, None),
-            ("rewritten", Newest { follows: Some(false), ..newest.clone() }, Some("HistoryRewritten")),
-            ("unknown", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
-            ("rewritten, and allowed", Newest { follows: Some(false), may_jump: true, ..newest.clone() }, None),
+            ("it descends from the revision in force", newest.clone(), None),
+            ("the first revision", Newest { before: None, follows: None, ..newest.clone() }, None),
+            ("the same revision", Newest { before: Some(new), follows: None, ..newest.clone() }, None),
+            ("history was rewritten", Newest { follows: Some(false), ..newest.clone() }, Some("HistoryRewritten")),
+            ("descent is unknown", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
+            (
+                "history was rewritten, which the pool allows",
+                Newest { follows: Some(false), may_jump: true, ..newest.clone() },
+                None,
+            ),
             ("another branch", Newest { before: Some("old@sha1:0a"), follows: Some(false), ..newest.clone() }, None),
             ("a higher version", version(v1, v2, Ordering::Greater), None),
             ("a lower version", version(v2, v1, Ordering::Less), Some("HistoryRewritten")),
-            ("and allowed", Newest { may_jump: true, ..version(v2, v1, Ordering::Less) }, None),
-            ("the same under another name", version(v1, "1.0.0@sha1:0c", Ordering::Equal), Some("HistoryRewritten")),
             (
-                "the same, further",
+                "a lower version, which the pool allows",
+                Newest { may_jump: true, ..version(v2, v1, Ordering::Less) },
+                None,
+            ),
+            (
+                "the same version under another tag, with an unknown descent",
+                version(v1, "1.0.0@sha1:0c", Ordering::Equal),
+                Some("HistoryRewritten"),
+            ),
+            (
+                "the same version under another tag, which descends from the revision in force",
                 Newest { follows: Some(true), ..version(v1, "1.0.0@sha1:0c", Ordering::Equal) },
                 None,
             ),
-            ("the same commit, still", version(v1, v1, Ordering::Equal), None),
-            ("a range that ends below", Newest { follows: None, ..version(v2, v1, Ordering::Less) }.unranged(), None),
-            ("a commit of the pool", Newest { revision: "sha1:0c", follows: Some(false), ..newest.clone() }, None),
+            ("the same tag and commit", version(v1, v1, Ordering::Equal), None),
             (
-                "not signed",
+                "a range that ends below the version in force",
+                Newest { follows: None, ..version(v2, v1, Ordering::Less) }.unranged(),
+                None,
+            ),
+            (
+                "a commit that the pool sets",
+                Newest { revision: "sha1:0c", follows: Some(false), ..newest.clone() },
+                None,
+            ),
+            (
+                "not trusted",
                 Newest { distrust: Some("no signature".into()), ..newest.clone() },
                 Some("VerificationError"),
             ),
             (
-                "not signed is worse than rewritten, and no jump allows it",
+                "not trusted, and history was rewritten, which the pool allows",
                 Newest { follows: Some(false), may_jump: true, distrust: Some("x".into()), ..newest.clone() },
                 Some("VerificationError"),
             ),

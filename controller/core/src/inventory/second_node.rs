@@ -80,7 +80,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_nodes_that_an_operator_has_made_are_found_by_address_and_no_host_becomes_a_second_one() {
+    fn a_new_host_with_the_address_of_an_operators_node_would_be_a_second_node() {
         let node = |name: &str, labels: serde_json::Value, annotations: serde_json::Value, address: &str| {
             let node = json!({
                 "metadata": {"name": name, "labels": labels, "annotations": annotations},

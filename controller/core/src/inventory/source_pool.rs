@@ -15,7 +15,7 @@ pub enum PoolChange {
     Nothing,
     /// The pool must be created.
     Make,
-    /// A user has given the pool with this name another source.
+    /// The pool with this name has another source, which a user has set.
     Taken,
     /// The pool is no longer needed.
     Drop,
@@ -23,7 +23,7 @@ pub enum PoolChange {
 
 /// Observed source, and the pool that has its name.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of one another")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent fact")]
 pub struct ObservedSource<'a> {
     /// True if the source exists.
     pub source: bool,
@@ -55,7 +55,7 @@ fn has_unclean_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|s| !s.unclean_hosts.is_empty())
 }
 
-/// Reports whether the operator created a pool for a source, and no other client has ever written to it.
+/// Reports whether the operator created a pool for a source, and no other client owns any of its fields.
 pub fn is_only_ours(fields: &[ManagedFieldsEntry]) -> bool {
     let by = |names: &[&str], f: &ManagedFieldsEntry| f.manager.as_deref().is_some_and(|m| names.contains(&m));
     fields.iter().any(|f| by(&[MANAGER_ADAPTER], f))
@@ -74,27 +74,59 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]
-    fn a_pool_is_made_and_dropped_with_its_source_and_never_taken_from_a_person() {
+    fn a_pool_is_created_and_deleted_with_its_source_and_never_taken_from_a_user() {
         let plain = WindowsNodePool::new("p", WindowsNodePoolSpec::default());
         let mut going = plain.clone();
         going.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
         let mut unclean = plain.clone();
         let unclean_hosts = vec![UncleanHost::default()];
         unclean.status = Some(WindowsNodePoolStatus { unclean_hosts, ..WindowsNodePoolStatus::default() });
-        // source, pool, reads, other, has instances
+        // Source exists, pool with its name, pool reads the source, another pool reads it, pool has instances.
         for (about, source, pool, reads, other_reads, has_instances, expected) in [
-            ("nothing there", false, None, false, false, false, PoolChange::Nothing),
+            ("neither a source nor a pool", false, None, false, false, false, PoolChange::Nothing),
             ("a source and no pool", true, None, false, false, false, PoolChange::Make),
             ("another pool reads it", true, None, false, true, false, PoolChange::Nothing),
-            ("it is there", true, Some(&plain), true, false, true, PoolChange::Nothing),
+            ("the pool of the source", true, Some(&plain), true, false, true, PoolChange::Nothing),
             ("a user's pool", true, Some(&plain), false, false, false, PoolChange::Taken),
             ("a user's pool, and another one reads it", true, Some(&plain), false, true, false, PoolChange::Nothing),
-            ("it has hosts yet", false, Some(&plain), true, false, true, PoolChange::Nothing),
-            ("it has none", false, Some(&plain), true, false, false, PoolChange::Drop),
-            ("a user's, without the source", false, Some(&plain), false, false, false, PoolChange::Nothing),
-            ("it knows of unclean hosts", false, Some(&unclean), true, false, false, PoolChange::Nothing),
-            ("it is being deleted", true, Some(&going), true, false, false, PoolChange::Nothing),
-            ("it is being deleted, too", false, Some(&going), true, false, false, PoolChange::Nothing),
+            (
+                "the source is gone, and the pool still has hosts",
+                false,
+                Some(&plain),
+                true,
+                false,
+                true,
+                PoolChange::Nothing,
+            ),
+            (
+                "the source is gone, and the pool has no hosts",
+                false,
+                Some(&plain),
+                true,
+                false,
+                false,
+                PoolChange::Drop,
+            ),
+            ("a user's pool, without the source", false, Some(&plain), false, false, false, PoolChange::Nothing),
+            (
+                "the source is gone, and the pool records unclean hosts",
+                false,
+                Some(&unclean),
+                true,
+                false,
+                false,
+                PoolChange::Nothing,
+            ),
+            ("the pool is being deleted", true, Some(&going), true, false, false, PoolChange::Nothing),
+            (
+                "the pool is being deleted, and the source is gone",
+                false,
+                Some(&going),
+                true,
+                false,
+                false,
+                PoolChange::Nothing,
+            ),
         ] {
             let seen = ObservedSource { source, pool, reads, other_reads, has_instances };
             assert_eq!(decide(&seen), expected, "{about}");
@@ -102,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_else_has_written_keeps_the_pool() {
+    fn a_pool_is_only_ours_until_another_client_writes_to_it() {
         for (managers, expected) in [
             (vec![], false),
             (vec![MANAGER_POOL], false),
@@ -117,6 +149,6 @@ mod tests {
                 .collect();
             assert_eq!(is_only_ours(&fields), expected, "{managers:?}");
         }
-        assert!(!is_only_ours(&[ManagedFieldsEntry::default()]), "an entry without a name may be any host");
+        assert!(!is_only_ours(&[ManagedFieldsEntry::default()]), "an entry without a manager may be of any client");
     }
 }

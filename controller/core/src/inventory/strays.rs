@@ -1,4 +1,4 @@
-//! Nodes with the legacy operator's label for listed hosts that no list names now. Pure.
+//! Nodes with the label that the legacy operator gives to listed hosts, although no list names them now. Pure.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use kube::ResourceExt;
 use super::address::canonical;
 use crate::node::addresses;
 
-/// Returns the sorted names of Nodes with the label `byoh=true` that are not hosts of any pool. `hosts` are the names of all instances and all listed
-/// hosts; `unnamed` are addresses of entries whose hosts have not reported their names yet. If one of these is a DNS name, any Node may be its host,
-/// so the result is empty.
+/// Returns the sorted names of Nodes with the label [`key::BYOH`] that are not hosts of any pool. `hosts` are the names of all instances and all
+/// listed hosts; `unnamed` are addresses of entries whose hosts have not reported their names yet. If one of these addresses is a DNS name, any Node may be
+/// its host, so the result is empty.
 pub fn strays<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     hosts: &BTreeSet<String>,

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 
 use crate::{enumeration::first_names, node::owner::has_annotation};
 
-/// Returns the sorted names of Nodes that WMCO created. Nodes with an instance belong to this operator, and so do Nodes that it has released:
-/// `is_ours` returns whether this operator has rendered a version.
+/// Returns the sorted names of the Nodes that WMCO created and that do not belong to this operator. Nodes with an instance belong to it, and released
+/// Nodes whose version it has rendered: `is_ours` returns whether this operator has rendered a version.
 pub fn wmco_nodes<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     has_instance: &dyn Fn(&str) -> bool,
@@ -45,7 +45,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_node_of_wmco_is_marked_by_it_and_claimed_by_no_instance() {
+    fn a_node_of_wmco_has_its_mark_and_no_instance() {
         let cases: &[(&str, Value, Value, bool)] = &[
             ("listed", json!({key::BYOH: "true"}), json!({key::VERSION: "11.0.0-1b759bf"}), true),
             ("of-a-machine", json!({}), json!({key::VERSION: "11.0.0-1b759bf"}), true),

@@ -157,7 +157,7 @@ mod tests {
 
     /// Checks which controller repairs a node. The expected value is true if the MachineHealthCheck does.
     #[test]
-    fn a_node_that_is_not_ready_is_one_controllers_work() {
+    fn a_node_that_is_not_ready_is_repaired_by_one_controller() {
         use MachineGroup::{ClusterApi, OpenShift};
         let ready = |status: &str| json!({"type": "Ready", "status": status, "timeout": "5m"});
         let both = json!({"unhealthyConditions": [ready("False"), ready("Unknown")]});
@@ -186,16 +186,16 @@ mod tests {
         for (about, group, spec, of_check, of_machine, conditions, expected) in [
             ("not Ready", OpenShift, both.clone(), &none, &none, &down, true),
             ("silent", OpenShift, both.clone(), &none, &none, &unknown, true),
-            ("only silent ones are replaced, and it is", OpenShift, silent.clone(), &none, &none, &unknown, true),
-            ("only silent ones are replaced, and it speaks", OpenShift, silent.clone(), &none, &none, &down, true),
-            ("another condition", OpenShift, disk.clone(), &none, &none, &down, false),
-            ("another condition, which it has", OpenShift, disk, &none, &none, &full, true),
+            ("a check for Unknown, and Ready is Unknown", OpenShift, silent.clone(), &none, &none, &unknown, true),
+            ("a check for Unknown, and Ready is False", OpenShift, silent.clone(), &none, &none, &down, true),
+            ("a condition that the Node does not have", OpenShift, disk.clone(), &none, &none, &down, false),
+            ("a condition that the Node has", OpenShift, disk, &none, &none, &full, true),
             ("a Node without conditions", OpenShift, both.clone(), &none, &none, &json!([]), false),
             ("no conditions", OpenShift, json!({}), &none, &none, &down, false),
             ("no conditions, and the Node is gone", OpenShift, json!({}), &none, &none, &gone, true),
             ("a Machine that failed", OpenShift, silent.clone(), &none, &failed, &down, true),
             (
-                "conditions that are none",
+                "malformed conditions",
                 OpenShift,
                 json!({"unhealthyConditions": [7, {"type": 7}]}),
                 &none,
@@ -210,14 +210,14 @@ mod tests {
             ("too many are unhealthy", OpenShift, both.clone(), &says("False"), &none, &down, false),
             ("too many, and the Node is gone", OpenShift, both.clone(), &says("False"), &none, &gone, false),
             ("the last one that it may replace", OpenShift, limited(json!(1)), &says("True"), &none, &down, true),
-            ("it never may", OpenShift, limited(json!(0)), &says("True"), &none, &down, false),
-            ("it never may, as a share", OpenShift, limited(json!("0%")), &none, &none, &down, false),
-            ("nothing is counted", OpenShift, limited(json!("40%")), &none, &none, &down, true),
-            ("as many as it may", OpenShift, limited(json!(2)), &counts(5, 3), &none, &down, true),
-            ("more than it may", OpenShift, limited(json!(2)), &counts(5, 2), &none, &down, false),
-            ("a share, rounded down", OpenShift, limited(json!("40%")), &counts(2, 1), &none, &down, false),
-            ("a share", OpenShift, limited(json!("40%")), &counts(5, 3), &none, &down, true),
-            ("a limit that is none", OpenShift, limited(json!("many")), &counts(5, 0), &none, &down, true),
+            ("a limit of 0", OpenShift, limited(json!(0)), &says("True"), &none, &down, false),
+            ("a limit of 0%", OpenShift, limited(json!("0%")), &none, &none, &down, false),
+            ("no Machine is counted yet", OpenShift, limited(json!("40%")), &none, &none, &down, true),
+            ("as many as the limit", OpenShift, limited(json!(2)), &counts(5, 3), &none, &down, true),
+            ("more than the limit", OpenShift, limited(json!(2)), &counts(5, 2), &none, &down, false),
+            ("a percentage, rounded down", OpenShift, limited(json!("40%")), &counts(2, 1), &none, &down, false),
+            ("a percentage", OpenShift, limited(json!("40%")), &counts(5, 3), &none, &down, true),
+            ("a malformed limit", OpenShift, limited(json!("many")), &counts(5, 0), &none, &down, true),
             ("no limit", OpenShift, both, &counts(5, 0), &none, &down, true),
             ("triggered", ClusterApi, triggered(json!(2)), &counts(5, 3), &none, &down, true),
             ("not triggered", ClusterApi, triggered(json!("20%")), &counts(5, 3), &none, &down, false),
@@ -251,14 +251,14 @@ mod tests {
             ("without labels", OpenShift, expression("In"), &none, &none, &none, false),
             ("everything", OpenShift, all(), &none, &none, &none, true),
             ("no selector", OpenShift, json!({}), &none, &none, &none, true),
-            ("nonsense", OpenShift, by(json!(7)), &none, &win, &none, false),
+            ("a malformed selector", OpenShift, by(json!(7)), &none, &win, &none, false),
             ("an unknown operator", OpenShift, expression("Near"), &none, &win, &none, false),
             ("paused", OpenShift, all(), &paused, &win, &none, false),
             ("its cluster", ClusterApi, of_cluster("c"), &none, &win, &none, true),
             ("another cluster", ClusterApi, of_cluster("d"), &none, &win, &none, false),
             ("skipped", ClusterApi, all(), &none, &win, &skipped, false),
             ("a paused Machine", ClusterApi, all(), &none, &win, &paused, false),
-            ("what only Cluster API reads", OpenShift, all(), &none, &win, &skipped, true),
+            ("an annotation that only Cluster API reads", OpenShift, all(), &none, &win, &skipped, true),
         ] {
             let check = json!({"metadata": {"name": "c", "namespace": "ns", "annotations": of_check}, "spec": spec});
             let check = HealthCheck::read(&object(check), group);

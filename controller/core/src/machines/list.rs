@@ -14,7 +14,7 @@ use crate::{
     render::Platform,
 };
 
-/// Inputs of [`list`] besides the Machines.
+/// Inputs of [`list`] other than the Machines.
 #[derive(Clone, Debug, Default)]
 pub struct ListInputs {
     /// Platform of the cluster.
@@ -27,9 +27,9 @@ pub struct ListInputs {
 
 /// Returns the hosts of a source.
 ///
-/// A Machine is a host as soon as it is provisioned, and until it is being deleted. Once the Machine has an instance, it stays listed in every phase
-/// until it is being deleted: a user must check a failed Machine.
-pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostList {
+/// A Machine is a host as soon as it is provisioned. Once the Machine has an instance, it stays listed in every phase: a user must check a failed
+/// Machine. A Machine that is being deleted or ignored is not listed.
+pub fn list(source: &Source, machines: &[Machine], inputs: &ListInputs) -> HostList {
     let mut listing = HostList {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
         ..HostList::default()
@@ -37,12 +37,12 @@ pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostL
     let provider_ids = ProviderIds::of(machines);
     let ours = |m: &&Machine| m.source.as_ref() == Some(source) && m.windows && !m.ignored;
     for machine in machines.iter().filter(ours) {
-        let instance = beside.instances.get(&machine.key());
+        let instance = inputs.instances.get(&machine.key());
         let is_there = matches!(machine.phase.as_str(), "Provisioned" | "Running");
         if machine.deleting || (!is_there && instance.is_none()) {
             continue;
         }
-        let name = instance.cloned().unwrap_or_else(|| name(machine, beside.platform));
+        let name = instance.cloned().unwrap_or_else(|| name(machine, inputs.platform));
         let mut refuse = |reason, message| {
             listing.problems.push(EntryError { host: name.clone(), reason, message });
         };
@@ -64,7 +64,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostL
             refuse(Reason::InvalidInventory, message);
             continue;
         }
-        let username = (!beside.pool_has_user).then(|| username(beside.platform).to_owned());
+        let username = (!inputs.pool_has_user).then(|| username(inputs.platform).to_owned());
         let provider_id = provider_ids.usable(machine).ok().flatten().map(Into::into);
         let origin =
             Origin { source: source.to_string(), machine: Some(machine.key()), provider_id, ..Origin::default() };
@@ -73,7 +73,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostL
     }
     // A Machine may name the Node of another one, for example if both have one provider ID: the host stays with its own Machine.
     let is_new = |e: &Entry| {
-        e.origin.as_ref().and_then(|o| o.machine.as_ref()).is_none_or(|m| !beside.instances.contains_key(m))
+        e.origin.as_ref().and_then(|o| o.machine.as_ref()).is_none_or(|m| !inputs.instances.contains_key(m))
     };
     listing.entries.sort_by_cached_key(|e| (e.host.name.clone(), is_new(e)));
     listing
@@ -113,7 +113,8 @@ fn address(machine: &Machine) -> Option<&str> {
     ip(IpAddr::is_ipv4).or_else(|| ip(IpAddr::is_ipv6)).or_else(|| of("InternalDNS").next())
 }
 
-/// Returns the name of a Machine's Node. On AWS, the cloud provider identifies a node by the private DNS name of its instance.
+/// Returns the name of a Machine's Node, or the name that the Node will have. On AWS, the cloud provider identifies a node by the private DNS name of
+/// its instance.
 fn name(machine: &Machine, platform: Platform) -> String {
     let dns = || machine.addresses.iter().find(|a| a.kind == "InternalDNS" && !a.address.is_empty());
     let name = match (&machine.node, platform) {
@@ -153,7 +154,7 @@ mod tests {
     const IP: &[(&str, &str)] = &[("InternalIP", "10.0.0.7")];
 
     #[test]
-    fn a_host_leaves_only_when_its_machine_says_so() {
+    fn a_host_leaves_only_when_its_machine_is_missing_deleted_or_ignored() {
         let with = |change: fn(&mut Machine)| {
             let mut machine = machine("m", "Running", IP);
             change(&mut machine);
@@ -162,8 +163,8 @@ mod tests {
         let of_cluster_api = |m: &mut Machine| m.source = Some(Source { group: MachineGroup::ClusterApi, ..source() });
         // Columns: name, Machines, host vanishes, host is dismissed.
         for (about, machines, vanishing, dismissed) in [
-            ("there", with(|_| ()), false, false),
-            ("gone", vec![], true, false),
+            ("existing", with(|_| ()), false, false),
+            ("missing", vec![], true, false),
             ("one of that name in another API", with(of_cluster_api), true, false),
             ("being deleted", with(|m| m.deleting = true), true, false),
             ("failed", with(|m| m.phase = "Failed".into()), false, false),
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_a_host_while_there_is_a_machine_behind_it() {
+    fn a_machine_is_a_host_from_its_provisioning_until_its_deletion() {
         let with = |change: fn(&mut Machine)| {
             let mut machine = machine("m", "Running", IP);
             change(&mut machine);
@@ -249,13 +250,13 @@ mod tests {
             let origin = listing.entries[0].origin.clone().unwrap();
             assert_eq!((origin.source.as_str(), origin.machine.as_deref()), ("MachineSet ns/win", Some("ns/Win-X")));
         }
-        let beside = ListInputs { pool_has_user: true, platform: Platform::Azure, ..ListInputs::default() };
-        let listing = list(&source(), &[machine("m", "Running", IP)], &beside);
-        assert_eq!(listing.entries[0].host.username, None, "what the pool says counts");
+        let inputs = ListInputs { pool_has_user: true, platform: Platform::Azure, ..ListInputs::default() };
+        let listing = list(&source(), &[machine("m", "Running", IP)], &inputs);
+        assert_eq!(listing.entries[0].host.username, None, "the user in the pool takes precedence");
     }
 
     #[test]
-    fn what_cannot_be_used_is_a_problem_of_its_own() {
+    fn each_unusable_machine_is_a_problem() {
         let machines = [
             machine("good", "Running", IP),
             machine(

@@ -143,20 +143,25 @@ mod tests {
         let make = |name: &str, source: &Source| Act::Make(name.into(), source.clone());
         for (about, sources, pools, expected) in [
             ("nothing", vec![], vec![], vec![]),
-            ("two new ones", vec![&a, &b], vec![], vec![make("a", &a), make("b", &b)]),
-            ("it is there", vec![&a], vec![pool("a", Some(&a))], vec![]),
-            ("a user's reads it", vec![&a], vec![pool("mine", Some(&a))], vec![]),
+            ("two new sources", vec![&a, &b], vec![], vec![make("a", &a), make("b", &b)]),
+            ("its pool exists", vec![&a], vec![pool("a", Some(&a))], vec![]),
+            ("a user's pool reads it", vec![&a], vec![pool("mine", Some(&a))], vec![]),
             ("its name is taken", vec![&a], vec![pool("a", None)], vec![make("machines-a", &a)]),
-            ("by the other API", vec![&a, &capi], vec![], vec![make("a", &a), make("cluster-api-a", &capi)]),
+            (
+                "its name is taken by the other API",
+                vec![&a, &capi],
+                vec![],
+                vec![make("a", &a), make("cluster-api-a", &capi)],
+            ),
             (
                 "both names are taken",
                 vec![&a],
                 vec![pool("a", None), pool("machines-a", Some(&b))],
                 vec![Act::Taken("a".into(), a.clone()), Act::Drop("machines-a".into())],
             ),
-            ("it is not needed", vec![], vec![pool("a", Some(&a))], vec![Act::Drop("a".into())]),
-            ("it has hosts", vec![], vec![pool("busy", Some(&a))], vec![]),
-            ("of an API that is not there", vec![], vec![pool("a", Some(&capi))], vec![]),
+            ("a pool that is not needed", vec![], vec![pool("a", Some(&a))], vec![Act::Drop("a".into())]),
+            ("a pool that is not needed, but has hosts", vec![], vec![pool("busy", Some(&a))], vec![]),
+            ("a pool of an API that is not watched", vec![], vec![pool("a", Some(&capi))], vec![]),
         ] {
             let sources = sources.into_iter().cloned().collect();
             let watched = BTreeSet::from([MachineGroup::OpenShift]);

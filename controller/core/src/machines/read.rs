@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_set_makes() {
+    fn the_replicas_and_user_data_of_a_machine_set_are_read() {
         use MachineGroup::{ClusterApi, OpenShift};
         let openshift = json!({"providerSpec": {"value": {"userDataSecret": {"name": "a"}}}});
         let cluster_api = json!({"bootstrap": {"dataSecretName": "b"}});

@@ -1,6 +1,6 @@
 //! Replacement of Machines because the operator cannot log in to their hosts: a new Machine gets the current key. Pure.
 
-use api::WindowsNodePool;
+use api::{WindowsNodePool, names::key};
 use jiff::Timestamp;
 
 use super::read::{Machine, MachineSet};
@@ -44,14 +44,14 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
     refusing.sort_by(|a, b| a.0.machine.name.cmp(&b.0.machine.name));
     let mut first: Option<&str> = None;
     let mut verdict = |m: &Member<'a>, refuses: &Refuses| {
-        if let Some(why) = refuses.stays.clone().or_else(|| nobody_makes_another(m.machine, set)) {
+        if let Some(why) = refuses.stays.clone().or_else(|| no_replacement_reason(m.machine, set)) {
             return ReplaceDecision::Restricted(why);
         }
         let others = || members.iter().filter(|o| o.machine.uid != m.machine.uid);
         if let Some(other) = others().find(|o| o.machine.deleting) {
             let name = &other.machine.name;
             return ReplaceDecision::Restricted(format!(
-                "another Machine of its MachineSet is being deleted ({name}): one at a time"
+                "another Machine of its MachineSet is being deleted ({name}), and only one is replaced at a time"
             ));
         }
         if let Some(other) = others().find(|o| o.machine.phase != "Running" || !o.works) {
@@ -63,11 +63,14 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
         // Between the end of one replacement and the start of its new Machine, all existing Machines work.
         let wanted = set.map_or(0, |s| s.replicas);
         if members.len() < wanted {
-            return ReplaceDecision::Restricted(format!("its MachineSet has {} of {wanted} Machines", members.len()));
+            return ReplaceDecision::Restricted(format!(
+                "its MachineSet has {} of {wanted} Machines, and the Machine is replaced when all exist",
+                members.len()
+            ));
         }
         if let Some(first) = first {
             return ReplaceDecision::Restricted(format!(
-                "another Machine of its MachineSet is being deleted ({first}): one at a time"
+                "another Machine of its MachineSet is replaced first ({first}), and only one is replaced at a time"
             ));
         }
         first = Some(&m.machine.name);
@@ -76,21 +79,24 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
     refusing.into_iter().map(|(m, refuses)| (m.machine, verdict(m, refuses))).collect()
 }
 
-fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<String> {
+fn no_replacement_reason(machine: &Machine, set: Option<&MachineSet>) -> Option<String> {
     if machine.source.as_ref().is_none_or(|s| s.set.is_none()) {
         return Some("no MachineSet owns it, so no controller would replace it: delete the Machine yourself".into());
     }
     set.is_none_or(|s| s.deleting)
-        .then(|| "its MachineSet does not exist or is being deleted, so no controller would replace the Machine".into())
+        .then(|| "its MachineSet does not exist or is being deleted, so no controller would replace the Machine: delete the Machine yourself".into())
 }
 
 /// Returns the reason why a host must stay unchanged now. `held` is true if the host is on hold, and `is_node` if it is a node.
 pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
     if pool.spec.is_plan() {
-        return Some("its pool is in mode Plan".into());
+        return Some("its pool is in mode Plan, and Machines are replaced in mode Apply only".into());
     }
     if held {
-        return Some("the host is on hold".into());
+        return Some(format!(
+            "the host is on hold: to end the hold, remove the annotation {} from its WindowsInstance or its Node",
+            key::HOLD
+        ));
     }
     if !is_node {
         return None;

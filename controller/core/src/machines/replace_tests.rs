@@ -47,70 +47,90 @@ fn one_is_replaced_while_all_others_work() {
         ("no host refuses", vec![(&a, works, &no), (&young, down, &no)], Some(&one), vec![]),
         ("the only one", vec![(&bad, down, &new)], Some(&one), vec![("bad", "")]),
         ("all others work", vec![(&bad, down, &new), (&a, works, &no)], Some(&one), vec![("bad", "")]),
-        ("another does not", vec![(&bad, down, &new), (&a, down, &no)], Some(&one), vec![("bad", "(a)")]),
+        ("another does not work", vec![(&bad, down, &new), (&a, down, &no)], Some(&one), vec![("bad", "(a)")]),
         ("another is new", vec![(&bad, down, &new), (&young, down, &no)], Some(&one), vec![("bad", "(young)")]),
-        ("another goes", vec![(&bad, down, &new), (&going, works, &no)], Some(&one), vec![("bad", "(going)")]),
         (
-            "two refuse that are new",
+            "another is being deleted",
+            vec![(&bad, down, &new), (&going, works, &no)],
+            Some(&one),
+            vec![("bad", "(going)")],
+        ),
+        (
+            "two new Machines refuse",
             vec![(&bad, down, &new), (&young, down, &new)],
             Some(&one),
             vec![("bad", "(young)"), ("young", "(bad)")],
         ),
-        ("it goes already", vec![(&going, down, &new)], Some(&one), vec![]),
-        ("no owner", vec![(&alone, down, &new)], None, vec![("alone", "no MachineSet owns it")]),
-        ("its owner is gone", vec![(&bad, down, &new)], None, vec![("bad", "does not exist or is being deleted")]),
-        ("its owner goes", vec![(&bad, down, &new)], Some(&dying), vec![("bad", "does not exist or is being deleted")]),
-        ("not ours", vec![(&ignored, down, &new)], Some(&one), vec![]),
+        ("it is already being deleted", vec![(&going, down, &new)], Some(&one), vec![]),
+        ("no MachineSet", vec![(&alone, down, &new)], None, vec![("alone", "no MachineSet owns it")]),
+        (
+            "its MachineSet does not exist",
+            vec![(&bad, down, &new)],
+            None,
+            vec![("bad", "does not exist or is being deleted")],
+        ),
+        (
+            "its MachineSet is being deleted",
+            vec![(&bad, down, &new)],
+            Some(&dying),
+            vec![("bad", "does not exist or is being deleted")],
+        ),
+        ("ignored", vec![(&ignored, down, &new)], Some(&one), vec![]),
         (
             "nodes that work, in the order of their names",
             vec![(&c, works, &node), (&b, works, &node), (&a, works, &node)],
             Some(&three),
-            vec![("a", ""), ("b", "(a): one at a time"), ("c", "(a): one at a time")],
+            vec![("a", ""), ("b", "(a), and only one"), ("c", "(a), and only one")],
         ),
         ("only one refuses", vec![(&a, works, &no), (&b, works, &node)], Some(&one), vec![("b", "")]),
         (
-            "one goes, and still works",
+            "one is being deleted, and still works",
             vec![(&going, works, &node), (&b, works, &node), (&c, works, &node)],
             Some(&three),
-            vec![("b", "(going): one at a time"), ("c", "(going): one at a time")],
+            vec![("b", "(going), and only one"), ("c", "(going), and only one")],
         ),
         (
-            "one is gone, and there is no other yet",
+            "one is deleted, and its replacement does not exist yet",
             vec![(&b, works, &node), (&c, works, &node)],
             Some(&three),
             vec![("b", "2 of 3 Machines"), ("c", "2 of 3 Machines")],
         ),
         (
-            "the other one does not work yet",
+            "the replacement does not work yet",
             vec![(&b, works, &node), (&c, works, &node), (&young, down, &no)],
             Some(&three),
             vec![("b", "(young)"), ("c", "(young)")],
         ),
         (
-            "the other one refuses, too: it alone is made again",
+            "the replacement refuses as well, and only the replacement is replaced",
             vec![(&b, works, &node), (&c, works, &node), (&young, down, &new)],
             Some(&three),
             vec![("b", "(young)"), ("c", "(young)"), ("young", "")],
         ),
         (
-            "the other one works",
+            "the replacement works",
             vec![(&b, works, &node), (&c, works, &node), (&a, works, &no)],
             Some(&three),
-            vec![("b", ""), ("c", "(b): one at a time")],
+            vec![("b", ""), ("c", "(b), and only one")],
         ),
         (
-            "one that does not work goes first",
+            "the one that does not work is replaced first",
             vec![(&a, works, &node), (&b, down, &node), (&c, works, &node)],
             Some(&three),
             vec![("a", "(b)"), ("b", ""), ("c", "(b)")],
         ),
         (
-            "its pool says no",
+            "its pool is paused",
             vec![(&a, works, &stays), (&b, works, &node)],
             Some(&one),
             vec![("a", "paused"), ("b", "")],
         ),
-        ("whatever the others do", vec![(&a, works, &stays), (&going, down, &no)], Some(&one), vec![("a", "paused")]),
+        (
+            "its pool is paused, and another is being deleted",
+            vec![(&a, works, &stays), (&going, down, &no)],
+            Some(&one),
+            vec![("a", "paused")],
+        ),
     ] {
         let members: Vec<Member<'_>> = members
             .into_iter()
@@ -136,7 +156,7 @@ fn one_is_replaced_while_all_others_work() {
 }
 
 #[test]
-fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
+fn a_host_stays_unchanged_while_its_pool_or_a_user_requires_it() {
     let now: Timestamp = "2026-06-03T12:00:00Z".parse().unwrap();
     let window =
         |schedule: &str| MaintenanceWindow { schedule: schedule.into(), duration_seconds: Some(3600), time_zone: None };
@@ -158,7 +178,7 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
     let wrong = pool(None, false, Some(vec![window("0 3 * *")]));
     // Columns: name, pool, host on hold, reason why a node stays, reason why a host that is not a node yet stays.
     for (about, pool, held, node, new) in [
-        ("nothing is said", &works, false, None, None),
+        ("no restriction", &works, false, None, None),
         ("on hold", &works, true, Some("on hold"), Some("on hold")),
         ("mode Plan", &plan, false, Some("mode Plan"), Some("mode Plan")),
         ("paused", &paused, false, Some("rollout.paused"), None),
@@ -166,8 +186,8 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
         ("paused until now", &before, false, None, None),
         ("paused and on hold", &paused, true, Some("on hold"), Some("on hold")),
         ("a window is open", &open, false, None, None),
-        ("none is open", &closed, false, Some("the next opens at 2026-06-04T03:00:00Z"), None),
-        ("a window says nothing", &wrong, false, Some("has 4 fields"), None),
+        ("no window is open", &closed, false, Some("the next opens at 2026-06-04T03:00:00Z"), None),
+        ("a malformed window", &wrong, false, Some("must have five fields"), None),
     ] {
         for (is_node, expected) in [(true, node), (false, new)] {
             let why = stays(pool, held, is_node, now);

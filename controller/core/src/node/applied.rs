@@ -115,7 +115,7 @@ mod tests {
             ("recorded", &ours, Some(record(Some("u"))), applied(&["x"], &["hall:NoSchedule"])),
             ("recorded before kubelet registered", &legacy, Some(record(None)), applied(&["x"], &["hall:NoSchedule"])),
             ("the Node was created again", &legacy, Some(record(Some("v"))), applied(&[], &["hall:NoSchedule"])),
-            ("nothing was put there", &legacy, Some(TemplateApplied::default()), applied(&[], &[])),
+            ("an empty record", &legacy, Some(TemplateApplied::default()), applied(&[], &[])),
         ] {
             assert_eq!(Applied::on(&node(labels), recorded.as_ref()), expected, "{about}");
         }

@@ -88,7 +88,7 @@ mod tests {
     type Case = (&'static str, fn(&mut Value), bool);
 
     #[test]
-    fn a_heartbeat_is_no_change() {
+    fn a_heartbeat_is_not_a_change() {
         let before = node(|_| ());
         let cases: [Case; 19] = [
             ("nothing", |_| (), false),

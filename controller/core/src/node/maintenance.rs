@@ -93,13 +93,13 @@ mod tests {
         let both = |reason: &str| json!({key::MAINTENANCE_REQUEST: "patches", key::MAINTENANCE: reason});
         for (name, instance, node, expected, refused) in [
             ("nothing", none.clone(), none.clone(), None, false),
-            ("empty is nothing", says(""), says(""), None, false),
+            ("empty values", says(""), says(""), None, false),
             ("on the Node", none.clone(), says("disk"), Some((By::Node, "disk")), false),
             ("on the instance", says("disk"), says("fan"), Some((By::Person, "disk")), false),
             ("on the host", none.clone(), host.clone(), Some((By::Host, "patches")), false),
             ("both", none.clone(), both("disk"), Some((By::Node, "disk")), false),
             ("the host is refused", says("false"), host, None, true),
-            ("it cannot lift that", says("false"), both("disk"), None, true),
+            ("a request on the Node does not lift the refusal", says("false"), both("disk"), None, true),
             ("refused on the Node", none.clone(), both("false"), None, true),
             ("nothing to refuse", says("false"), none, None, false),
         ] {

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_changed_is_put_right() {
+    fn changes_by_other_clients_are_reverted() {
         let wanted = DesiredNodeMetadata {
             labels: strings(&[("x", "1")]),
             taints: vec![taint("os", "Windows")],
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_node_is_not_called_one_of_a_list() {
+    fn the_node_of_a_machine_does_not_get_the_label_of_listed_hosts() {
         let host = InstanceHost::default();
         let of = |inventory| {
             let spec = serde_json::from_value(json!({

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_the_same_name_may_be_somebody_elses() {
+    fn a_node_of_the_same_name_may_belong_to_another_owner() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let reached = Evidence { name: "w".into(), proven: vec![ip("10.0.0.1")], ..Evidence::default() };
         let reported = Evidence { reported: vec![ip("10.0.0.9")], ..reached.clone() };
@@ -262,19 +262,39 @@ mod tests {
             ("its mark and the address", Some(node("windows", "10.0.0.1", true)), &reached, hosts(By::Mark)),
             ("in another form", Some(node("windows", "::ffff:10.0.0.1", true)), &reached, hosts(By::Mark)),
             ("a Linux node", Some(node("linux", "10.0.0.1", true)), &reached, Err("NotWindows")),
-            ("a Linux node at a name that it holds", Some(node("linux", "10.0.0.1", true)), &holder, Err("NotWindows")),
-            ("of no known system", Some(node("", "10.0.0.1", true)), &holder, Err("NotWindows")),
+            ("a Linux node under a reserved name", Some(node("linux", "10.0.0.1", true)), &holder, Err("NotWindows")),
+            ("no operating system label", Some(node("", "10.0.0.1", true)), &holder, Err("NotWindows")),
             ("another address", Some(node("windows", "10.0.0.2", true)), &reached, Err("OtherAddresses")),
             ("no address yet", Some(node("windows", "", true)), &reached, Err("OtherAddresses")),
-            ("an address that it only says", Some(node("windows", "10.0.0.9", true)), &reported, Err("OtherAddresses")),
+            (
+                "an address that the host only reports",
+                Some(node("windows", "10.0.0.9", true)),
+                &reported,
+                Err("OtherAddresses"),
+            ),
             ("no mark", Some(node("windows", "10.0.0.1", false)), &reached, Err("Unmarked")),
             ("nothing is proven", Some(node("windows", "10.0.0.1", true)), &Evidence::default(), Err("OtherAddresses")),
-            ("what appears under its name", Some(node("windows", "10.0.0.1", false)), &holder, hosts(By::Name)),
-            ("the same, before its address", Some(node("windows", "", false)), &holder, hosts(By::Name)),
-            ("the same, behind NAT", Some(node("windows", "10.0.0.9", false)), &holder, hosts(By::Name)),
-            ("the same, of another", Some(node("windows", "10.0.0.2", false)), &holder, Err("OtherAddresses")),
-            ("made again", Some(node("windows", "10.0.0.1", false)), &again, hosts(By::Name)),
-            ("made again by another", Some(node("windows", "10.0.0.9", true)), &again, Err("OtherAddresses")),
+            ("a Node under a reserved name", Some(node("windows", "10.0.0.1", false)), &holder, hosts(By::Name)),
+            (
+                "a Node under a reserved name, without an address yet",
+                Some(node("windows", "", false)),
+                &holder,
+                hosts(By::Name),
+            ),
+            (
+                "a Node under a reserved name, behind NAT",
+                Some(node("windows", "10.0.0.9", false)),
+                &holder,
+                hosts(By::Name),
+            ),
+            (
+                "a Node under a reserved name, with another address",
+                Some(node("windows", "10.0.0.2", false)),
+                &holder,
+                Err("OtherAddresses"),
+            ),
+            ("recreated", Some(node("windows", "10.0.0.1", false)), &again, hosts(By::Name)),
+            ("recreated, with another address", Some(node("windows", "10.0.0.9", true)), &again, Err("OtherAddresses")),
         ] {
             let found = match whose(node.as_ref(), evidence) {
                 NodeOwner::Nobodys => Ok(None),

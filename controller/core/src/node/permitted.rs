@@ -19,7 +19,7 @@ const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node
 pub fn key_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
-        return Some(NO_KEY);
+        return Some(INVALID_KEY);
     }
     if CONTROL_PLANE.contains(&key) {
         return Some("this role is for control plane nodes: remove the label");
@@ -35,7 +35,7 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
 fn annotation_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
-        return Some(NO_KEY);
+        return Some(INVALID_KEY);
     }
     is_reserved(group)
         .then_some("annotations under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io are reserved: use a domain of your own")
@@ -46,7 +46,7 @@ pub fn taint_problem(taint: &Taint) -> Option<String> {
     let (group, is_key) = parts(&taint.key);
     let of_others = ["node.kubernetes.io", api::names::GROUP];
     if !is_key {
-        return Some(format!("{:?} is not a valid key of a taint: {NO_KEY}", taint.key));
+        return Some(format!("{:?} is not a valid key of a taint: {INVALID_KEY}", taint.key));
     }
     if group.is_some_and(|g| of_others.contains(&g)) {
         return Some(format!(
@@ -104,7 +104,7 @@ fn of(labels: Option<&Pairs>, annotations: Option<&Pairs>, taints: Option<&[Tain
     labels.or_else(annotations).or_else(taints)
 }
 
-const NO_KEY: &str = "it must be a name of at most 63 letters, digits, `-`, `_` and `.` that begins and ends with a letter or digit, optionally after a lower-case domain and `/`, for example example.com/line";
+const INVALID_KEY: &str = "it must be a name of at most 63 letters, digits, `-`, `_` and `.` that begins and ends with a letter or digit, optionally after a lower-case domain and `/`, for example example.com/line";
 
 /// Returns the group of a key, and whether the key is valid.
 fn parts(key: &str) -> (Option<&str>, bool) {
@@ -143,7 +143,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn keys() {
+    fn reserved_and_malformed_label_keys_are_refused() {
         for (key, is_taken) in [
             ("line", true),
             ("example.com/line", true),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations() {
+    fn reserved_and_malformed_annotation_keys_are_refused() {
         for (key, is_taken) in [
             ("owner", true),
             ("example.com/owner", true),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn taints() {
+    fn reserved_and_malformed_taints_are_refused() {
         let taint = |key: &str, value: &str| Taint {
             key: key.into(),
             value: Some(value.into()),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_an_older_crd_has_admitted() {
+    fn a_template_that_an_older_crd_has_admitted_is_checked() {
         for (template, field) in [
             (json!({"metadata": {"labels": {"example.com/a": "b"}}}), None),
             (json!({"metadata": {"labels": {"node-role.kubernetes.io/master": ""}}}), Some("template.metadata.labels")),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn values() {
+    fn malformed_label_values_are_refused() {
         let long = |n| "a".repeat(n);
         for (value, is_taken) in [
             ("", true),

@@ -25,7 +25,7 @@ const MAX_ANNOTATION: usize = 8 << 10;
 /// Maximum length of a user name, in bytes.
 const MAX_USERNAME: u64 = 1 << 10;
 
-/// Error of writing or reading the annotation. No variant reveals its content.
+/// Error when the annotation is written or read. No variant reveals the content of the annotation.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum UsernameError {
     /// OpenPGP refused to encrypt.

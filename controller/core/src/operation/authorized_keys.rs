@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn files() {
+    fn a_key_is_added_or_replaced_and_other_lines_stay() {
         // Columns: name, original file, file with both keys, file with only the new key.
         for (about, file, both, last) in [
             ("the one line", "{O}\n", Some("{O}\n{A}\n"), Some("{A}\n")),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key() {
+    fn malformed_keys_are_not_parsed() {
         for text in ["", "ssh-rsa", "ssh-rsa x", "AAAA AAAA", "ssh-rsa AAAA\"B", "ssh-rsa AAAA\u{e9}"] {
             assert_eq!(PublicKey::parse(text), None, "{text}");
         }
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn other_lines_stay_and_somebody_gets_in(file in any_file()) {
+        fn other_lines_stay_and_one_of_the_keys_is_accepted(file in any_file()) {
             let (new, old) = (key(NEW), key(OLD));
             let before: Vec<&str> = file.split_inclusive('\n').collect();
             match edited(&file, Old::Stays) {
@@ -236,7 +236,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_a_file_may_hold_ends_it(file in "\\PC*", options in "[a-z\"\\\\, =]{0,20}") {
+        fn an_edit_of_any_file_does_not_panic(file in "\\PC*", options in "[a-z\"\\\\, =]{0,20}") {
             let _ = edited(&file, Old::Goes);
             let _ = edited(&format!("{options} {OLD}\n"), Old::Goes);
         }

@@ -6,7 +6,7 @@
 use api::{
     Reason,
     act::{Act, FINGERPRINT},
-    host::{HostState, Owner, ServiceState},
+    host::{HostState, Owner, ServiceState, path::STATE},
     names::UNKNOWN_CLUSTER,
 };
 
@@ -45,7 +45,7 @@ pub struct ExpectedHost<'a> {
     pub node: NodeProof,
     /// True if a user has declared the host key.
     pub key_declared: bool,
-    /// True if neither the host's place nor its host key is the recorded one, and no user has allowed the key.
+    /// True if both the address (or port) and the host key differ from the recorded ones, and no user has allowed the key for the host.
     pub address_and_key_changed: bool,
     /// Clusters whose hosts may be taken over.
     pub take_over_from: &'a [String],
@@ -191,7 +191,7 @@ pub enum Refusal {
     },
     /// The host has a kubelet or a record without a cluster, and nothing proves that it is the expected one.
     #[error(
-        "the host at {address} has a kubelet service or a record of an operator, and nothing proves that it is the host of {name}; the operator did not change it. Correct the address of {name} in its list; or, if this is the right host, remove its service kubelet"
+        "the host at {address} has a kubelet service or a record of an operator, and nothing proves that it is the host of {name}; the operator did not change it. Correct the address of {name} in its list; or, if this is the right host, delete its service kubelet (sc.exe stop kubelet, sc.exe delete kubelet), and its file {STATE}"
     )]
     KubeletUnproven {
         /// Address of the host.
@@ -238,9 +238,9 @@ pub enum Refusal {
         /// True if the host has a WindowsInstance, so that a command can trust the key.
         has_instance: bool,
     },
-    /// Neither the address nor the host key of a machine is the recorded one.
+    /// Neither the address (with port) nor the host key of a machine is the recorded one.
     #[error(
-        "the machine at {address} claims to be {name}, but neither its address nor its host key is the recorded one, so this is not proven; the operator did not change it. Correct the address and the host key of {name} in its list, one after the other; or compare the key with the one on the console of the host, and {}",
+        "the machine at {address} claims to be {name}, but neither its address (with port) nor its host key is the recorded one, so this is not proven; the operator did not change it. Correct the address and the host key of {name} in its list, one after the other; or compare the key with the one on the console of the host, and {}",
         Act::TrustHostKey(name, FINGERPRINT)
     )]
     AddressAndKeyChanged {

@@ -24,7 +24,7 @@ pub struct DesiredJoin {
     pub restarts: bool,
     /// True if the Node must have another address than kubelet was given.
     pub moves: bool,
-    /// Boot id that the host must leave by a restart.
+    /// Boot id of the host before a restart that this operation requires.
     pub leaves_boot: Option<String>,
 }
 
@@ -89,7 +89,7 @@ pub enum OnHost {
 /// Minimum remaining lifetime of a certificate with which the services may start, in seconds: one hour.
 const SPARE_SECONDS: i64 = 3600;
 
-/// Reports whether the host has not restarted yet since the boot that it must leave.
+/// Reports whether the host still has the boot id from before the required restart.
 fn stays(wanted: &DesiredJoin, boot_id: &str) -> bool {
     wanted.leaves_boot.as_deref() == Some(boot_id)
 }

@@ -25,6 +25,11 @@ pub struct RefusalFacts<'a> {
     pub is_node: bool,
 }
 
+/// Reason why a refusal by a node is unclear if the key that the node accepted is unknown.
+const NOT_ON_RECORD: &str = "the operator does not know which key the host accepted before, so it cannot tell whether the fault is on the host or in the keys: add a public key of the pool to the authorized keys on the host (administrators_authorized_keys), or delete the Machine yourself";
+/// Reason why a refusal by a node is unclear if the list still has the key that the node accepted.
+const SAME_KEY: &str = "the host accepted one of these keys before, so the fault is on the host, not in the keys: check its OpenSSH server and its authorized keys (administrators_authorized_keys), or delete the Machine yourself";
+
 /// Meaning of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
@@ -48,10 +53,8 @@ pub fn meaning(seen: RefusalFacts<'_>, at_least: Duration) -> Meaning {
     }
     match seen.taken {
         _ if !seen.is_node => Meaning::LockedOut,
-        None => Meaning::Unclear("the key that the host accepted before is not on record"),
-        Some(taken) if listed.iter().any(|key| key == taken) => {
-            Meaning::Unclear("the host accepted one of these keys before, so the host has changed, and not the key")
-        }
+        None => Meaning::Unclear(NOT_ON_RECORD),
+        Some(taken) if listed.iter().any(|key| key == taken) => Meaning::Unclear(SAME_KEY),
         Some(_) => Meaning::LockedOut,
     }
 }
@@ -77,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_other_keys_begins_anew() {
+    fn a_refusal_of_other_keys_starts_a_new_record() {
         let first = again(None, keys(&["new"]), NOW);
         assert_eq!(first.first_time, first.last_time);
         let second = again(Some(first.clone()), keys(&["new"]), at(60));
@@ -97,11 +100,11 @@ mod tests {
         let (new, newer) = (keys(&["new"]), keys(&["newer"]));
         let (two, with_old) = (keys(&["new", "newer"]), keys(&["new", "old"]));
         let node = RefusalFacts { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
-        let unknown = Unclear("the key that the host accepted before is not on record");
-        let broke = Unclear("the host accepted one of these keys before, so the host has changed, and not the key");
+        let unknown = Unclear(NOT_ON_RECORD);
+        let broke = Unclear(SAME_KEY);
         for (about, seen, expected) in [
             ("took another key before", node, LockedOut),
-            ("the operator before us meant to replace it", RefusalFacts { taken: Some(""), ..node }, LockedOut),
+            ("a previous operator marked it for replacement", RefusalFacts { taken: Some(""), ..node }, LockedOut),
             ("took this key before", RefusalFacts { taken: Some("new"), ..node }, broke.clone()),
             (
                 "took one of several before",
@@ -117,10 +120,14 @@ mod tests {
                 LockedOut,
             ),
             ("not for long enough", RefusalFacts { refusal: Some(&short), ..node }, Nothing),
-            ("no node, not for long enough", RefusalFacts { refusal: Some(&short), is_node: false, ..node }, Nothing),
+            (
+                "not a node yet, not for long enough",
+                RefusalFacts { refusal: Some(&short), is_node: false, ..node },
+                Nothing,
+            ),
             ("a clock was set back", RefusalFacts { refusal: Some(&backwards), ..node }, Nothing),
             ("the start time is unknown", RefusalFacts { refusal: Some(&broken), ..node }, Nothing),
-            ("lets us in", RefusalFacts { refusal: None, ..node }, Nothing),
+            ("no refusal is recorded", RefusalFacts { refusal: None, ..node }, Nothing),
             ("the key has changed since", RefusalFacts { listed: Some(&newer), ..node }, Nothing),
             ("another key is listed now", RefusalFacts { listed: Some(&with_old), ..node }, Nothing),
             ("a key cannot be read", RefusalFacts { listed: None, ..node }, Nothing),

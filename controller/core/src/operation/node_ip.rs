@@ -4,8 +4,9 @@ use std::{fmt, net::IpAddr};
 
 use api::WindowsInstanceStatus;
 
-/// Chooses the address of a Node: the one that a user named, if the host has it; otherwise the one that the SSH connection reached; otherwise the one
-/// of the default route, if others can reach it; otherwise the first that others can reach. `None` if the host reported no usable address.
+/// Chooses the address of a Node among the addresses that the host has: the one that a user named; otherwise the one that the SSH connection reached;
+/// otherwise the one of the default route, if others can reach it; otherwise the first that others can reach. `None` if the host has no usable
+/// address.
 ///
 /// An address of the last two kinds is a claim of the host. Its Node gets such an address, but a certificate with this address needs the approval of
 /// a user.
@@ -17,7 +18,7 @@ pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_rou
 }
 
 /// Returns the address that the Node of a host must have, by what the host last reported; empty if it has reported none. `entry` is the address
-/// in the entry of the host.
+/// in the host's entry.
 ///
 /// The Node keeps the address that kubelet was given as long as the host has it: a host with several addresses may be reached at a different one
 /// each time. An address that a user names takes precedence.
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn order() {
+    fn a_named_address_goes_before_a_reached_one_and_that_before_a_reported_one() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let has = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fd00::1")];
         for (named, reached, default_route, expected) in [

@@ -1,5 +1,5 @@
-//! Check whether a host can become a node, or a node can be changed, before anything on the host is changed. All faults are reported at once, so that
-//! a user can correct them together. The host's reports count only against it: a false report can prevent only its own join.
+//! Check whether a host can become a node, or a node can be changed, before the operator configures the host. All faults are reported at once, so
+//! that a user can correct them together. The host's reports count only against it: a false report can prevent only its own join or change.
 
 use std::{fmt, time::Duration};
 
@@ -326,7 +326,7 @@ mod tests {
             ("foreign services", |s| s.foreign_services.push("kubelet".into()), Some("ForeignServices"), "kubelet"),
             ("a full disk", |s| s.machine.disk_free = 1 << 29, Some("DiskFull"), "512 MiB free"),
             (
-                "no way to the API server",
+                "the API server cannot be reached",
                 |s| s.api_server = Some("timed out".into()),
                 Some("ApiServerUnreachable"),
                 "timed out",
@@ -355,9 +355,9 @@ mod tests {
                 "",
             ),
             ("a node", node, None, ""),
-            ("a node of old that has lost its way and its kubelet", lost, None, ""),
+            ("a configured node without kubelet that cannot reach the API server", lost, None, ""),
             (
-                "a node of another cluster that has no way",
+                "a node of another cluster that cannot reach the API server",
                 |s| {
                     s.marker = Some(node_of("there"));
                     s.api_server = Some("timed out".into());
@@ -366,7 +366,7 @@ mod tests {
                 "timed out",
             ),
             (
-                "a host that was a node and has no way",
+                "a host that was a node and cannot reach the API server",
                 |s| {
                     s.marker = Some(Marker { cluster_id: "here".into(), ..Marker::default() });
                     s.api_server = Some("timed out".into());
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_host_are_made_fit_to_be_shown() {
+    fn texts_of_a_host_are_truncated_and_sanitised() {
         let mut state = good();
         state.machine.os_name = "\u{202e}\n".repeat(1000);
         state.api_server = Some("x".repeat(10_000));

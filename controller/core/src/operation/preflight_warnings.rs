@@ -78,7 +78,7 @@ pub enum Warning {
     },
 }
 
-/// Inputs of the checks besides the state of the host.
+/// Inputs of the checks other than the state of the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// True if the operator is about to restart the host.
@@ -230,8 +230,8 @@ mod tests {
             ("Defender before the join", |s| s.antivirus.defender = Defender::Checks, false, ""),
             ("Defender without the exclusion", removed, true, "by policy"),
             ("Defender with the exclusion", excluded, false, ""),
-            ("a Windows of long ago", old, true, "support of Windows Server 2019 is 2029"),
-            ("a Windows from its first image", unpatched, true, "lacks the update KB5012637"),
+            ("a Windows whose support ends", old, true, "support of Windows Server 2019 is 2029"),
+            ("a Windows without updates", unpatched, true, "lacks the update KB5012637"),
             ("a newer one", newer, false, ""),
             ("docker", |s| s.container_runtimes.push("docker".into()), true, "services (docker)"),
         ];
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_host_are_few_and_made_fit_to_be_shown() {
+    fn names_from_a_host_are_limited_and_sanitised() {
         let bad = vec![format!("\u{1b}[2J\u{202e}{}", "x".repeat(10_000)); 10_000];
         let mut state = HostState::default();
         state.antivirus.filters.clone_from(&bad);

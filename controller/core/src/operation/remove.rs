@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 
 use crate::enumeration::first_names;
 
-/// Observations of a leaving host besides its Node.
+/// Observations of a leaving host, other than its Node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObservedRemoval {
@@ -48,7 +48,8 @@ pub enum Next<N> {
     Gone,
 }
 
-/// Explains why a deleted Node still exists: the API server keeps it until each of its finalizers is removed by the controller that has set it.
+/// Returns the message about a deleted Node that still exists because of its finalizers; `None` for any other Node. The API server keeps the Node
+/// until each finalizer is removed by the controller that has set it.
 pub fn kept_by_finalizers(node: &Node) -> Option<String> {
     let (name, finalizers) = (node.name_any(), node.finalizers());
     (node.metadata.deletion_timestamp.is_some() && !finalizers.is_empty()).then(|| {
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases() {
+    fn the_observed_state_decides_the_next_step() {
         use Next::{Cordon, Deconfigure, Delete, DeleteNode, Drain, Gone};
         type Seen = ObservedRemoval;
         let node = Some(());
@@ -135,7 +136,7 @@ mod tests {
         for (name, node, seen, expected) in [
             ("a node that is marked", node, marked, Cordon(())),
             ("cordoned", node, cordoned(marked), Drain(())),
-            ("drained, and nothing of it is done yet", node, drained(cordoned(marked)), Delete),
+            ("drained, and not deleted yet", node, drained(cordoned(marked)), Delete),
             ("marked before it had a Node", None, marked, Delete),
             ("marked before it was reached", None, Seen::default(), Delete),
             ("a node that a user deletes", node, deleted, Cordon(())),

@@ -39,7 +39,7 @@ pub enum AccountFault {
     },
     /// The host reports no domain with a usable name, and only a pod shows whether the plugin retrieves the passwords.
     #[error(
-        "the operator cannot check the accounts {accounts}: the host reports no Active Directory domain with a DNS name of at most {DOMAIN} characters, and only a pod that uses an account shows whether the plugin {clsid} retrieves its password"
+        "the operator cannot check the accounts {accounts}: the host reports no Active Directory domain with a DNS name of at most {DOMAIN} characters, and only a pod that uses an account shows whether the plugin {clsid} retrieves its password. The host works as a node nevertheless"
     )]
     AccountsNotChecked {
         /// Accounts that are not checked.
@@ -133,9 +133,16 @@ mod tests {
         type Case =
             (&'static str, &'static [&'static str], Option<&'static str>, Found, Option<&'static str>, &'static str);
         let cases: [Case; 10] = [
-            ("none asked, no domain", &[], None, &[], None, ""),
+            ("no accounts, no domain", &[], None, &[], None, ""),
             ("no domain", &["web", "db"], None, &[("web", Usable)], Some("AccountNotUsable"), "web, db"),
-            ("a domain that is no name", &["web"], Some("a b"), &[("web", Usable)], Some("AccountNotUsable"), "web"),
+            (
+                "a domain that is not a DNS name",
+                &["web"],
+                Some("a b"),
+                &[("web", Usable)],
+                Some("AccountNotUsable"),
+                "web",
+            ),
             ("usable", &["web"], joined, &[("web", Usable)], None, ""),
             (
                 "one of two",
@@ -153,7 +160,14 @@ mod tests {
                 Some("AccountNotUsable"),
                 "no account of this name",
             ),
-            ("another kind", &["web"], joined, &[("web", NotManaged)], Some("AccountNotUsable"), "not a group Managed"),
+            (
+                "another kind of account",
+                &["web"],
+                joined,
+                &[("web", NotManaged)],
+                Some("AccountNotUsable"),
+                "not a group Managed",
+            ),
             ("not reported", &["web"], joined, &[], Some("AccountUnknown"), "web"),
             (
                 "not known",
@@ -192,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_of_a_plugin_are_not_known_and_no_fault() {
+    fn accounts_of_a_plugin_are_unknown_and_not_a_fault() {
         let accounts = ["web".to_owned(), "db".to_owned()];
         let fault = check(&accounts, Some("{X}"), &HostState::default()).unwrap_err();
         assert_eq!((fault.status(), fault.is_warning()), (Status::Unknown, false));
@@ -201,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_that_are_believed() {
+    fn only_dns_names_that_fit_into_a_label_are_used() {
         for (reported, expected) in [
             (Some("corp.example.com"), Some("corp.example.com")),
             (Some("CORP.Example.COM"), Some("corp.example.com")),
@@ -221,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_believed_is_the_value_of_a_label(reported in r"[a-zA-Z0-9.\-_ é]{0,70}") {
+        fn a_used_domain_is_a_valid_label_value(reported in r"[a-zA-Z0-9.\-_ é]{0,70}") {
             if let Some(value) = domain(Some(&reported)) {
                 prop_assert!(value.len() <= 63 && !value.is_empty());
                 let ends = [value.as_bytes()[0], value.as_bytes()[value.len() - 1]];

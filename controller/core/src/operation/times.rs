@@ -12,8 +12,8 @@ pub fn begun(stored: Timestamp, now: Timestamp) -> Timestamp {
     if stored.duration_since(now) > SKEW { now } else { stored }
 }
 
-/// Returns the age of a time that the clock of another machine wrote. A time that is at most [`SKEW`] in the future has the age 0. A later time is as
-/// old as it is far in the future.
+/// Returns the age of a time that the clock of another machine wrote. A time that is at most [`SKEW`] in the future has the age 0. A later time was
+/// written with a wrong clock; its age is its distance from `now`, so that it does not count as new.
 pub fn age(stored: Timestamp, now: Timestamp) -> SignedDuration {
     let age = now.duration_since(stored);
     if age < -SKEW { age.abs() } else { age.max(SignedDuration::ZERO) }
@@ -23,9 +23,9 @@ pub fn age(stored: Timestamp, now: Timestamp) -> SignedDuration {
 pub fn correct(status: &mut WindowsInstanceStatus, now: Timestamp) {
     let correct = |time: &mut Time| {
         if let Some(known) = time.known() {
-            let believed = begun(known, now);
-            if believed != known {
-                *time = believed.into();
+            let plausible = begun(known, now);
+            if plausible != known {
+                *time = plausible.into();
             }
         }
     };
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_wrong_clock_began_is_over_some_day() {
+    fn a_start_time_of_a_wrong_clock_is_corrected() {
         for (name, stored, expected_begun, expected_age) in [
             ("a while ago", 1_000, 1_000, 600),
             ("by a clock that is a little ahead", 1_630, 1_630, 0),

@@ -432,7 +432,7 @@ mod tests {
         let again = |attempts| Retry { attempts };
         for (name, failure, expected) in [
             ("a host that does not answer is not drained", untouched, GiveUp),
-            ("nor one of which the version is not there", of(Cluster, 0, untouched), GiveUp),
+            ("nor during a fault of the cluster", of(Cluster, 0, untouched), GiveUp),
             ("nor is a version blamed that is not on the host", of(Version, 2, untouched), GiveUp),
             (
                 "a drain waits for the API server",
@@ -445,20 +445,16 @@ mod tests {
             ("so is the cluster", of(Cluster, 2, update), again(2)),
             ("the version failed once", of(Version, 0, update), again(1)),
             ("and once too often", of(Version, 2, update), TakeBack),
-            ("all its time was not enough", Failure { is_final: true, ..of(Version, 0, update) }, TakeBack),
-            ("a host that took all the time", Failure { is_final: true, ..of(Host, 0, update) }, again(0)),
-            (
-                "there is no way back from the way back",
-                Failure { rolling_back: true, ..of(Version, 2, update) },
-                again(3),
-            ),
+            ("the version used up all its time", Failure { is_final: true, ..of(Version, 0, update) }, TakeBack),
+            ("the host used up all the time", Failure { is_final: true, ..of(Host, 0, update) }, again(0)),
+            ("a rollback is not rolled back", Failure { rolling_back: true, ..of(Version, 2, update) }, again(3)),
             (
                 "a node that was in maintenance is not used until it works",
                 Failure { type_: GrantType::Maintenance, ..of(Version, 2, update) },
                 again(2),
             ),
             (
-                "one that cannot be drained goes on",
+                "a maintenance that fails before a change is given up",
                 Failure { type_: GrantType::Maintenance, ..of(Cluster, 0, untouched) },
                 GiveUp,
             ),

@@ -18,7 +18,12 @@ fn require(good: bool, what: &'static str, value: &str, problem: &'static str) -
 pub(super) fn services(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     if let Network::OvnHybrid { vxlan_port: Some(port) } = cluster.network {
-        require(port > 0, "VXLAN port", &port.to_string(), "it must be 1 to 65535")?;
+        require(
+            port > 0,
+            "VXLAN port",
+            &port.to_string(),
+            "it must be 1 to 65535; correct --vxlan-port of the operator, or hybridOverlayVXLANPort of the cluster's network",
+        )?;
     }
     if let Network::OvnHybrid { .. } = cluster.network {
         let cidr = cluster.service_network();
@@ -28,7 +33,7 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
             is_network,
             "service network",
             cidr,
-            "the hybrid overlay needs an IPv4 network, for example 172.30.0.0/16",
+            "the hybrid overlay needs an IPv4 network; set --service-cidr of the operator, for example to 172.30.0.0/16",
         )?;
     }
     for (what, directory) in [
@@ -65,12 +70,14 @@ fn is_own_directory(directory: &str) -> bool {
 
 /// Checks a proxy. The error has the faulty part and its fault, but no value: it may hold a password.
 pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
-    // Every host's daemon can read services ConfigMaps, and every program on a host can read its variables.
+    // wicd on each host can read services ConfigMaps, and every program on a host can read its variables.
     const NO_PASSWORD: &str = "it must have no user name and no password, which every host could read; use a proxy that admits hosts by \
                                their addresses";
-    for (what, value, is_url) in
-        [("HTTP proxy", &proxy.http, true), ("HTTPS proxy", &proxy.https, true), ("list of no proxy", &proxy.no, false)]
-    {
+    for (what, value, is_url) in [
+        ("HTTP proxy", &proxy.http, true),
+        ("HTTPS proxy", &proxy.https, true),
+        ("list of proxy exceptions", &proxy.no, false),
+    ] {
         let value = value.as_deref().unwrap_or_default();
         if value.contains(['\0', '\r', '\n']) {
             return Err((what, "it must be one line"));
@@ -87,7 +94,7 @@ pub fn proxy_problem(proxy: &Proxy) -> Option<String> {
     self::proxy(proxy).err().map(|(what, problem)| format!("its {what} cannot be used: {problem}"))
 }
 
-/// Checks the facts for the files of every host.
+/// Checks the facts for the files that all hosts get.
 pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     for (what, pem) in [("API server CA", &cluster.api_ca), ("kubelet client CA", &cluster.kubelet_client_ca)] {
@@ -145,7 +152,12 @@ pub(super) fn host(host: &HostParams) -> Checked {
     let (name, ip) = (&host.node_name, &host.node_ip);
     let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     let is_name = (1..=253).contains(&name.len()) && name.bytes().all(fine);
-    require(is_name, "node name", name, "it must be lower-case letters, digits, `-` and `.`")?;
+    require(
+        is_name,
+        "node name",
+        name,
+        "it must be lower-case letters, digits, `-` and `.`; correct the name of the host in its list",
+    )?;
     require(ip.parse::<IpAddr>().is_ok(), "node address", ip, "it must be an IP address")
 }
 
@@ -153,5 +165,10 @@ fn api_server(cluster: &Cluster) -> Checked {
     let url = &cluster.api_server;
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"-._~:/[]%".contains(&b);
     let is_url = url.strip_prefix("https://").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(fine));
-    require(is_url, "API server", url, "it must be a URL such as https://host:port")
+    require(
+        is_url,
+        "API server",
+        url,
+        "it must be a URL; set --api-server of the operator to one such as https://host:port",
+    )
 }

@@ -43,8 +43,7 @@ pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<S
     }
     let refuse = |field, value: String, problem| Err(RenderError::Setting { field, value, problem });
     if !there {
-        let problem =
-            "the payload has no containerd, so hosts use their own; set this in the configuration of that containerd";
+        let problem = "the payload lacks containerd or its configuration file; remove this field, and set the value in the configuration of the containerd that hosts use";
         let number = || max_concurrent_downloads.map(|n| n.to_string()).unwrap_or_default();
         return match sandbox_image {
             Some(image) => refuse(SANDBOX_IMAGE, image.clone(), problem),
@@ -101,7 +100,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn directories_of_cni() {
+    fn the_network_file_replaces_only_the_cni_directories_that_are_set() {
         let cluster = |bin: Option<&str>, conf: Option<&str>| Cluster {
             cni_bin_dir: bin.map(Into::into),
             cni_conf_dir: conf.map(Into::into),
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn cases() {
+    fn the_settings_of_a_pool_are_rendered_or_refused() {
         let both = "version = 3\n\n[plugins.\"io.containerd.cri.v1.images\"]\nmax_concurrent_downloads = 5\n\n\
                     [plugins.\"io.containerd.cri.v1.images\".pinned_images]\nsandbox = \"example.com/pause:1\"\n";
         let downloads = "version = 3\n\n[plugins.\"io.containerd.cri.v1.images\"]\nmax_concurrent_downloads = 5\n";
@@ -148,11 +147,15 @@ mod tests {
             let error = drop_in(&pool, there).unwrap_err();
             assert!(matches!(error, RenderError::Setting { field: f, .. } if f == field), "{error}");
         }
-        assert_eq!(drop_in(&pool(None, None), false), Ok(None), "who sets nothing needs no containerd of ours");
+        assert_eq!(
+            drop_in(&pool(None, None), false),
+            Ok(None),
+            "a pool without settings needs no containerd in the payload"
+        );
     }
 
     #[test]
-    fn the_payload_imports_it_and_has_the_same_keys() {
+    fn the_configuration_of_the_payload_imports_the_file_and_has_the_same_keys() {
         let text = include_str!("../../../../tools/xtask/payload/static/containerd_conf.toml");
         let main: toml::Value = toml::from_str(text).unwrap();
         let ours: toml::Value = toml::from_str(&drop_in(&pool(Some("x"), Some(5)), true).unwrap().unwrap()).unwrap();
@@ -170,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_image_leaves_its_key(image in "[!-~]{1,40}") {
+        fn any_image_stays_within_its_key(image in "[!-~]{1,40}") {
             let text = drop_in(&pool(Some(&image), None), true).unwrap().unwrap();
             let read: toml::Value = toml::from_str(&text).unwrap();
             let images = &read["plugins"]["io.containerd.cri.v1.images"];

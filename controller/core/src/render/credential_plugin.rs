@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_gets_the_plugin_of_its_pool_alone() {
+    fn a_host_gets_only_the_plugin_of_its_pool() {
         let payload = [
             r"C:\k\kubelet.exe",
             r"C:\windows\wicd-ccg\a.dll",
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_class_has_one_name() {
+    fn the_class_id_is_in_upper_case() {
         let plugin = of_pool(&pool("a.dll")).unwrap();
         assert_eq!(plugin.clsid, "{CCC2A336-D7F3-4818-A213-272B7924213E}");
         assert_eq!(plugin.library, r"C:\windows\wicd-ccg\a.dll");

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_are_configured_that_hosts_have() {
+    fn the_providers_that_hosts_have_are_configured() {
         const ECR: &str = program::ECR_CREDENTIAL_PROVIDER;
         const ACR: &str = program::ACR_CREDENTIAL_PROVIDER;
         const GCR: &str = program::GCR_CREDENTIAL_PROVIDER;

@@ -7,7 +7,7 @@ use api::Reason;
 pub enum RenderError {
     /// The payload lacks programs that every node of the cluster needs. Holds their destinations.
     #[error(
-        "the payload lacks {}, which every node needs: build the image again with these programs in a folder: `make image PROGRAMS=FOLDER` \
+        "the payload lacks {}, which every node needs; put the programs into a folder, and build the image again with `make image PROGRAMS=FOLDER` \
          (docs/guide/upgrade.md#the-payload)",
         .0.iter().map(|program| program.rsplit('\\').next().unwrap_or(program)).collect::<Vec<_>>().join(", ")
     )]
@@ -24,8 +24,8 @@ pub enum RenderError {
         /// Fault of kubelet's version.
         problem: &'static str,
     },
-    /// A fact about the cluster is unusable.
-    #[error("the {what} of the cluster ({}) cannot be used: {problem}", api::text::line(value, 200))]
+    /// A fact about the cluster or a host is unusable.
+    #[error("the {what} cannot be used ({}): {problem}", api::text::line(value, 200))]
     Fact {
         /// Name of the fact.
         what: &'static str,

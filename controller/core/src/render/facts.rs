@@ -23,8 +23,8 @@ pub struct Cluster {
     pub cluster_dns: Vec<String>,
     /// Domain of the cluster, for example `cluster.local`.
     pub cluster_domain: String,
-    /// Minor version of Kubernetes for nodes, for example 36 for `1.36`, if it is known: that of the oldest API server or, during an upgrade, the
-    /// earlier one.
+    /// Minor version of Kubernetes for nodes, for example 36 for `1.36`, if it is known: that of the oldest API server or, during an upgrade, that
+    /// from before the upgrade.
     pub kubernetes_minor: Option<u32>,
     /// True if the control plane is being upgraded.
     pub is_upgrading: bool,

@@ -60,9 +60,9 @@ pub struct Kept {
     exporter_tls: Option<TlsPair>,
 }
 
-/// Error for stored facts that cannot be read. It quotes nothing from them.
+/// Error for stored facts that cannot be read. It quotes nothing from them. The caller names the object and the remedy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("its content is damaged; the operator writes it again")]
+#[error("its content is damaged")]
 pub struct KeptError;
 
 /// Stored form of [`Kept`].
@@ -82,7 +82,7 @@ struct Wire {
 }
 
 impl Kept {
-    /// Returns the facts of a cluster that keep their earlier value.
+    /// Returns the values to keep from the facts of a cluster that are in force.
     pub fn of(cluster: &Cluster) -> Self {
         Self {
             kubernetes_minor: cluster.kubernetes_minor,
@@ -140,7 +140,7 @@ impl Kept {
         })
     }
 
-    /// Copies the kept value of a fact into a cluster. Returns whether there is one.
+    /// Copies the kept value of a fact into a cluster. Returns true if there is one.
     fn restore(&self, fact: &Fact, cluster: &mut Cluster) -> bool {
         match fact {
             Fact::Proxy => {
@@ -197,7 +197,8 @@ pub fn settled(before: Option<&Kept>, found: Found) -> Cluster {
     cluster
 }
 
-/// Returns the version that nodes follow: a new version only when the whole control plane has it, and not while an upgrade may still be reverted.
+/// Returns the minor version that nodes follow. Without an earlier version, that is the version that was found. A new version is followed only when
+/// the whole control plane has it, and not while an upgrade may still be reverted.
 fn minor(before: Option<u32>, found: &Cluster) -> Option<u32> {
     match (before, found.kubernetes_minor) {
         (Some(before), _) if found.is_upgrading => Some(before),

@@ -58,7 +58,7 @@ fn without(full: &Cluster, fact: &Fact, is_missing: bool) -> Found {
 }
 
 #[test]
-fn a_fact_that_cannot_be_used_keeps_its_earlier_value_also_over_a_restart() {
+fn an_unusable_fact_keeps_its_earlier_value_even_after_a_restart() {
     let full = full();
     let kept = Kept::of(&full);
     let stored = Kept::parse(kept.to_json().as_bytes()).unwrap();
@@ -77,7 +77,7 @@ fn a_fact_that_cannot_be_used_keeps_its_earlier_value_also_over_a_restart() {
 }
 
 #[test]
-fn without_an_earlier_value_hosts_get_none_and_only_a_broken_object_is_named() {
+fn without_an_earlier_value_hosts_get_none_and_only_an_existing_object_is_reported() {
     let full = full();
     for fact in all() {
         for before in [None, Some(Kept::default())] {
@@ -95,7 +95,7 @@ fn without_an_earlier_value_hosts_get_none_and_only_a_broken_object_is_named() {
 }
 
 #[test]
-fn what_changes_and_what_is_taken_away_is_followed() {
+fn usable_facts_replace_earlier_values_and_removed_facts_end_them() {
     let other = Cluster { trusted_ca: Some(certificate("other").0), ..full() };
     for found in [other, fixtures::cluster()] {
         assert_eq!(settled(Some(&Kept::of(&full())), found.clone().into()), found);
@@ -103,7 +103,7 @@ fn what_changes_and_what_is_taken_away_is_followed() {
 }
 
 #[test]
-fn nodes_follow_a_version_that_the_control_plane_has_altogether() {
+fn nodes_follow_a_version_that_the_whole_control_plane_has() {
     // Version before, version found, upgrade in progress, silent API server, version to follow, version that waits.
     for (before, found, is_upgrading, is_silent, follows, waits) in [
         (None, Some(36), false, false, Some(36), None),
@@ -134,7 +134,7 @@ fn nodes_follow_a_version_that_the_control_plane_has_altogether() {
 }
 
 #[test]
-fn nothing_that_could_not_have_been_in_force_is_taken_from_what_is_stored() {
+fn stored_values_that_cannot_have_been_in_force_are_left_out() {
     for junk in ["", "{", "7", r#"{"mirrors": 1}"#, r#"{"kubernetesMinor": "hunter2"}"#] {
         let error = Kept::parse(junk.as_bytes()).unwrap_err();
         assert!(!error.to_string().contains("hunter2"), "{error}");
@@ -152,7 +152,7 @@ fn nothing_that_could_not_have_been_in_force_is_taken_from_what_is_stored() {
 
 proptest! {
     #[test]
-    fn what_is_read_is_read_the_same_again(text in r#"\{("httpProxy"|"trustedCa"|"noProxy"|"loginsRevision"): ".{0,40}"\}|.{0,80}"#) {
+    fn facts_that_are_read_are_stored_and_read_again_unchanged(text in r#"\{("httpProxy"|"trustedCa"|"noProxy"|"loginsRevision"): ".{0,40}"\}|.{0,80}"#) {
         if let Ok(kept) = Kept::parse(text.as_bytes()) {
             prop_assert_eq!(Kept::parse(kept.to_json().as_bytes()).unwrap().to_json(), kept.to_json());
             prop_assert!(check::proxy(&kept.proxy).is_ok());

@@ -13,6 +13,7 @@ use super::{
 
 /// Default of kubelet for `imageGCHighThresholdPercent`.
 const IMAGE_GC_HIGH: i64 = 85;
+/// Default of kubelet for `imageGCLowThresholdPercent`.
 const IMAGE_GC_LOW: i64 = 80;
 
 /// Argument with which kubelet leaves the initialisation of the Node to a cloud controller manager.
@@ -72,7 +73,8 @@ pub(super) fn config(
         "enableSystemLogHandler": true,
         "enableSystemLogQuery": true,
         "enforceNodeAllocatable": ["none"],
-        // Setting one signal removes all of kubelet's defaults for Windows: at the memory limit, all programs of a host fail.
+        // Setting one signal removes all of kubelet's defaults for Windows, so that each is set here. Without eviction, all programs of a host fail
+        // when its memory is used up.
         "evictionHard": {"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"},
         "featureGates": feature_gates(minor, cluster.kubernetes_minor),
         "kubeAPIBurst": 100,
@@ -143,12 +145,12 @@ fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
         (_, Some(value)) => (
             "template.spec.kubelet.imageGCHighThresholdPercent",
             value,
-            "it must be more than imageGCLowThresholdPercent, which is 80 if not set; set that too",
+            "it must be more than imageGCLowThresholdPercent (by default 80); correct one of the two",
         ),
         (Some(value), None) => (
             "template.spec.kubelet.imageGCLowThresholdPercent",
             value,
-            "it must be less than imageGCHighThresholdPercent, which is 85 if not set; set that too",
+            "it must be less than imageGCHighThresholdPercent (by default 85); correct one of the two",
         ),
         (None, None) => return Ok(()),
     };
@@ -184,7 +186,7 @@ mod tests {
     use crate::render::TlsProfile;
 
     #[test]
-    fn thresholds_of_the_image_collector() {
+    fn the_low_threshold_of_image_collection_must_be_lower_than_the_high_one() {
         let pool = |low, high| KubeletSettings {
             image_gc_low_threshold_percent: low,
             image_gc_high_threshold_percent: high,
@@ -197,12 +199,12 @@ mod tests {
             ("none", Settings::default(), pool(None, None), true),
             ("both", Settings::default(), pool(Some(50), Some(60)), true),
             ("high under the default of low", Settings::default(), pool(None, Some(80)), false),
-            ("high above it", Settings::default(), pool(None, Some(81)), true),
+            ("high above the default of low", Settings::default(), pool(None, Some(81)), true),
             ("low above the default of high", Settings::default(), pool(Some(85), None), false),
-            ("low under it", Settings::default(), pool(Some(84), None), true),
-            ("the operator's low", low_patch(), pool(None, Some(60)), true),
-            ("under the operator's low", low_patch(), pool(None, Some(50)), false),
-            ("the pool wins", low_patch(), pool(Some(59), Some(60)), true),
+            ("low under the default of high", Settings::default(), pool(Some(84), None), true),
+            ("high above the operator's low", low_patch(), pool(None, Some(60)), true),
+            ("high not above the operator's low", low_patch(), pool(None, Some(50)), false),
+            ("the pool's low takes precedence", low_patch(), pool(Some(59), Some(60)), true),
         ] {
             let config = config(&Cluster::default(), None, &settings, &pool);
             assert_eq!(config.is_ok(), fine, "{name}");
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn feature_gates_of_each_kubelet() {
+    fn the_log_query_gate_is_set_only_for_a_kubelet_that_may_need_it() {
         let log_query = || json!({"NodeLogQuery": true});
         for (minor, server, expected) in [
             (None, None, log_query()),
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tls_profile_of_the_cluster_yields_to_the_operators_patch() {
+    fn the_operators_patch_takes_precedence_over_the_tls_profile_of_the_cluster() {
         let tls_profile = Some(TlsProfile::of_cluster(Some(&json!({"type": "Modern"}))).0);
         let modern = Cluster { tls_profile, ..Cluster::default() };
         let patch = json!({"tlsMinVersion": "VersionTLS12"}).as_object().unwrap().clone();
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pool_sets_goes_over_the_operators_patch() {
+    fn the_pools_settings_take_precedence_over_the_operators_patch() {
         let patch = json!({"maxPods": 50, "imageMinimumGCAge": "5m"}).as_object().unwrap().clone();
         let settings = Settings { kubelet_extra: patch, ..Settings::default() };
         let pool = json!({
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_patch() {
+    fn a_merge_patch_adds_replaces_and_removes_values() {
         let cases = [
             (json!({"a": 1}), json!({"a": 2}), json!({"a": 2})),
             (json!({"a": 1}), json!({"b": 2}), json!({"a": 1, "b": 2})),

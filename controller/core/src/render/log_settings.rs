@@ -1,11 +1,11 @@
-//! Level of service logs, and rotation for services that do not rotate their own. kube-log-runner refuses to start with an invalid value, so that
+//! Level of service logs, and rotation for services that do not rotate their own logs. kube-log-runner refuses to start with an invalid value, so
 //! each value is checked here first.
 
 use api::{LogLevel, Reason, host::LogRotation};
 
 use super::RenderError;
 
-/// Maximum time for which a log is kept, and the time if no age is set, in seconds: ten years, as much as the field of pools allows.
+/// Maximum time for which a log is kept, and the time if no age is set, in seconds: ten years, the maximum of the field in pools.
 const FOREVER: u64 = 315_360_000;
 
 /// Level and rotation of logs. `None` omits the flag.
@@ -22,7 +22,7 @@ pub struct LogSettings {
 }
 
 impl Default for LogSettings {
-    /// Returns settings that rotate logs. WMCO does not rotate by default, and its users complain about full disks.
+    /// Returns settings that rotate logs. WMCO does not rotate logs by default, so that they can fill the disk of a host.
     fn default() -> Self {
         Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None, level: LogLevel::Info }
     }
@@ -30,7 +30,7 @@ impl Default for LogSettings {
 
 /// Error for an environment variable with an unusable value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the environment variable {variable} is {value:?}; it must be {expected}")]
+#[error("the environment variable {variable} of the operator is {value:?}; it must be {expected}")]
 pub struct LogSettingsError {
     variable: &'static str,
     value: String,
@@ -203,7 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quantities() {
+    fn quantities_are_read_as_kubernetes_reads_them() {
         for (text, expected) in [
             ("0", 0),
             ("100Mi", 104_857_600),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_read_as_go_reads_them() {
         for (text, expected) in [
             ("0", 0),
             ("0s", 0),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rotation_of_a_pool() {
+    fn a_pool_overrides_the_rotation_of_the_operator() {
         let operator = |size: Option<&str>, age: Option<&str>| LogSettings {
             size: size.map(Into::into),
             age: age.map(Into::into),
@@ -273,9 +273,14 @@ mod tests {
                 rotation(7 * mi, 3600),
             ),
             ("the pool's age", operator(Some("5Mi"), Some("1h")), Some(pool(None, Some(7200))), rotation(5 * mi, 7200)),
-            ("off", operator(Some("0"), Some("1h")), None, None),
-            ("on again", operator(Some("0"), None), Some(pool(Some("1Mi"), None)), rotation(mi, FOREVER)),
-            ("kept", operator(Some("1Mi"), Some("0")), None, rotation(mi, FOREVER)),
+            ("rotation is disabled", operator(Some("0"), Some("1h")), None, None),
+            (
+                "the pool enables rotation again",
+                operator(Some("0"), None),
+                Some(pool(Some("1Mi"), None)),
+                rotation(mi, FOREVER),
+            ),
+            ("logs are kept without an age", operator(Some("1Mi"), Some("0")), None, rotation(mi, FOREVER)),
         ] {
             assert_eq!(operator.of_pool(pool.as_ref()).unwrap().rotation(), expected, "{name}");
         }
@@ -289,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment() {
+    fn settings_are_read_from_the_environment() {
         let env = |pairs: &'static [(&str, &str)]| {
             move |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
         };
@@ -313,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_accepted_can_leave_its_argument(text in ".{0,20}") {
+        fn an_accepted_value_cannot_end_its_argument(text in ".{0,20}") {
             if bytes(&text).is_some() || seconds(&text).is_some() {
                 prop_assert!(!text.contains([' ', '"', '\'', '\\', '&', '\t']));
             }

@@ -19,7 +19,7 @@ const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 const AUTHORIZATION: &str = "Authorization";
 /// OpenShift kinds from which WMCO reads mirrors.
 const READ_BY_WMCO: [&str; 2] = ["ImageDigestMirrorSet/", "ImageTagMirrorSet/"];
-/// Release images of OpenShift and OKD. Each disconnected cluster has mirrors of them, and Windows hosts pull none.
+/// Sources of release images of OpenShift and OKD. Each disconnected cluster has mirrors for them, and Windows hosts do not pull such images.
 const RELEASE_IMAGES: [&str; 3] =
     ["quay.io/openshift-release-dev", "quay.io/okd/scos-release", "quay.io/okd/scos-content"];
 /// Host name that never resolves (RFC 2606), for a source that must not be contacted and has no mirror.
@@ -42,7 +42,7 @@ pub struct MirrorRule {
 }
 
 impl MirrorRule {
-    /// Reports whether the rule is for release images, which no Windows host pulls.
+    /// Reports whether the rule is for release images, which Windows hosts do not pull.
     fn is_of_release(&self) -> bool {
         let rest = RELEASE_IMAGES.iter().find_map(|images| self.source.strip_prefix(images));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -169,7 +169,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
             // NeverContactSource without a usable mirror would make the images of the registry unreachable.
             if rule.never_source && !rule.is_of_release() {
                 merged.problems.push(format!(
-                    "{origin}: NeverContactSource of {source:?} has no effect, because none of its mirrors can be used: hosts pull from {source:?}"
+                    "{origin}: NeverContactSource of {source:?} is left out, because none of its mirrors can be used; correct the mirrors"
                 ));
             }
             continue;
@@ -194,8 +194,8 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
     merged
 }
 
-/// Returns the sources whose mirrors WMCO gives to hosts and this operator does not, because it leaves their rules out. `own` are the rules of a
-/// pool: a source is not missing if they name it or its whole registry.
+/// Returns the sources whose mirrors WMCO gives to hosts and this operator does not, because containerd cannot follow their rules. `own` are the
+/// rules of a pool: a source is left out of the result if a usable rule of the pool names it or its whole registry.
 pub(super) fn not_followed(cluster: &[MirrorRule], own: &[MirrorRule]) -> Vec<String> {
     let is_followed =
         |rule: &MirrorRule| merge(std::slice::from_ref(rule)).registries.values().any(|r| !r.mirrors.is_empty());
@@ -214,8 +214,8 @@ pub(super) fn not_followed(cluster: &[MirrorRule], own: &[MirrorRule]) -> Vec<St
     sources
 }
 
-/// Lists problems for users: rules that are left out, rules that extend to other repositories, and logins that are not used. For release images, only
-/// a source that is never contacted is reported.
+/// Lists problems for users: rules that are left out, rules that extend to other repositories, and logins that are not used. Of rules for release
+/// images, only an invalid source, and a source that is never contacted, are reported.
 pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String> {
     let Merged { registries, mut problems } = merge(rules);
     for (name, registry) in registries {
@@ -227,13 +227,13 @@ pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String>
             if rule.never_source {
                 problems.push(format!(
                     "{origin}: NeverContactSource of {source:?} applies on Windows to all of {name}, because containerd has mirrors of whole \
-                     registries only"
+                     registries only. If that is intended, name {name} as the source; otherwise set AllowContactingSource"
                 ));
             }
             if rule.tags && !rule.is_of_release() {
                 problems.push(format!(
                     "{origin}: requests for tags of all images of {name} go to the mirrors of {source:?} ({mirrors}) first, because containerd \
-                     has mirrors of whole registries only"
+                     has mirrors of whole registries only. If that is intended, name {name} as the source; otherwise use these mirrors for digests only"
                 ));
             }
         }
@@ -243,7 +243,8 @@ pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String>
     problems
 }
 
-/// Returns messages about rules for parts of a registry whose images are also requested from other mirrors: those of other parts, or of the whole.
+/// Returns messages about rules for parts of a registry whose images are also requested from other mirrors: those of other parts, or those of the
+/// whole registry.
 fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
     let (parts, wholes): (Vec<_>, Vec<_>) = registry.rules.iter().partition(|(rule, _)| rule.source != name);
     // Rules for tags of a part have been reported already.
@@ -254,7 +255,7 @@ fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
         let (other, _) = others.iter().find(|(_, others)| others != endpoints)?;
         Some(format!(
             "{}: images of {:?} are also requested from the mirrors of {:?} ({}), and the other way round, because containerd has mirrors of whole \
-             registries only",
+             registries only. What a mirror lacks comes from the next one; to avoid these requests, use the same mirrors for all of {name}",
             rule.origin,
             other.source,
             rule.source,
@@ -264,7 +265,7 @@ fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
     parts.iter().filter_map(redirect).collect()
 }
 
-/// Returns messages about logins of a mirror that are not used: containerd sends one to each endpoint.
+/// Returns messages about logins of a mirror that are not used: containerd sends only one login to each endpoint.
 fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
     let Some(used) = mirror.login(secret) else { return Vec::new() };
     let shown = |path: &str| format!("{}/{path}", mirror.endpoint.registry).trim_end_matches('/').to_owned();
@@ -273,7 +274,7 @@ fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
     unused
         .map(|(MirrorRule { origin, source, .. }, path, _)| {
             format!(
-                "{origin}: images of {source:?} are requested from the mirror {:?} with the login of {:?}, because containerd has one login for {}",
+                "{origin}: images of {source:?} are requested from the mirror {:?} with the login of {:?}, because containerd has one login for {}; use a login that may read both",
                 shown(path),
                 shown(first),
                 mirror.endpoint.url()
@@ -296,7 +297,7 @@ fn path(registry: &str) -> String {
 
 #[derive(Serialize)]
 struct HostsToml {
-    /// Server that is contacted last. Without it, containerd contacts the source.
+    /// Server that containerd contacts last. Without this field, containerd contacts the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
     #[serde(flatten)]

@@ -32,7 +32,7 @@ fn written(rules: &[MirrorRule]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn endpoints() {
+fn a_mirror_must_have_the_images_of_the_source_under_the_same_path() {
     for (source, mirror, expected) in [
         ("quay.io", "mirror", Some("https://mirror/v2")),
         ("quay.io", "mirror:5000/all", Some("https://mirror:5000/v2/all")),
@@ -49,35 +49,38 @@ fn endpoints() {
 }
 
 #[test]
-fn rules_of_release_images_are_no_trouble() {
+fn rules_of_release_images_are_not_reported() {
     let release = |name: &str, mirror: &str| rule(&format!("quay.io/openshift-release-dev/{name}"), &[mirror]);
     let (images, content) =
         (release("ocp-release", "mirror/ocp/release"), release("ocp-v4.0-art-dev", "mirror/ocp/release"));
     for (about, rules, expected) in [
-        ("the two of each disconnected cluster", vec![images.clone(), content.clone()], 0),
+        ("the two rules of each disconnected cluster", vec![images.clone(), content.clone()], 0),
         ("with tags", vec![tags(images.clone()), never(content.clone())], 0),
         (
-            "in the form of the naming rule",
+            "a mirror with the path of the source",
             vec![release("ocp-release", "mirror/openshift-release-dev/ocp-release"), content],
             0,
         ),
         (
-            "one that is followed, with tags: of all images of the registry",
+            "a rule that is followed, for tags of all images of the registry",
             vec![tags(release("ocp-release", "mirror/openshift-release-dev/ocp-release"))],
             0,
         ),
-        ("a name that begins alike", vec![rule("quay.io/openshift-release-developers/x", &["mirror/y"])], 1),
-        ("another one", vec![images, rule("quay.io/org/image", &["mirror/other"])], 1),
+        ("another source that begins alike", vec![rule("quay.io/openshift-release-developers/x", &["mirror/y"])], 1),
+        ("a rule for other images", vec![images, rule("quay.io/org/image", &["mirror/other"])], 1),
     ] {
         assert_eq!(problems(&rules, &secret()).len(), expected, "{about}: {:?}", problems(&rules, &secret()));
     }
     let followed = never(release("ocp-release", "mirror/openshift-release-dev/ocp-release"));
-    assert!(problems(&[followed], &secret())[0].contains("NeverContactSource"), "the whole registry is cut off");
+    assert!(
+        problems(&[followed], &secret())[0].contains("NeverContactSource"),
+        "no image of the registry is pulled from the source"
+    );
 }
 
 /// Covers the example in OpenShift's documentation of mirrors for Windows nodes.
 #[test]
-fn the_example_of_openshift() {
+fn the_example_of_openshift_needs_the_whole_path_of_the_source() {
     let ubi = |mirrors: &[&str]| rule("registry.access.redhat.com/ubi9/ubi-minimal", mirrors);
     let rest =
         [never(rule("registry.redhat.io", &["mirror.example.com"])), rule("docker-mirror.internal", &["docker.io"])];
@@ -97,7 +100,7 @@ fn the_example_of_openshift() {
 }
 
 #[test]
-fn mirrors_that_only_the_legacy_operator_gives() {
+fn mirrors_that_only_the_legacy_operator_gives_are_listed() {
     let of = |kind: &str, rule: MirrorRule| MirrorRule { origin: format!("{kind}/x"), ..rule };
     let digest = |source: &str, mirrors: &[&str]| of("ImageDigestMirrorSet", rule(source, mirrors));
     let lost = digest("quay.io/remote-org/image", &["quay.io/my-org/image"]);
@@ -110,16 +113,21 @@ fn mirrors_that_only_the_legacy_operator_gives() {
             &["quay.io/remote-org/image"],
         ),
         ("one of several mirrors is followed", vec![digest("quay.io/a", &["m/b", "m/a"])], vec![], &[]),
-        ("it follows", vec![digest("quay.io/a", &["m/x/a"])], vec![], &[]),
+        ("the mirror has the path of the source", vec![digest("quay.io/a", &["m/x/a"])], vec![], &[]),
         ("all registries of a domain", vec![digest("*.example.com", &["m"])], vec![], &["*.example.com"]),
         ("no mirror", vec![never(digest("quay.io/a", &[]))], vec![], &[]),
-        ("a kind that it does not read", vec![of("ImageContentSourcePolicy", lost.clone())], vec![], &[]),
+        ("a kind that WMCO does not read", vec![of("ImageContentSourcePolicy", lost.clone())], vec![], &[]),
         ("release images", vec![digest("quay.io/openshift-release-dev/ocp-release", &["m/x"])], vec![], &[]),
         ("release images of OKD", vec![digest("quay.io/okd/scos-content", &["m/x"])], vec![], &[]),
-        ("the pool names it", vec![lost.clone()], vec![rule("quay.io/remote-org/image", &["m/remote-org/image"])], &[]),
+        (
+            "the pool names the source",
+            vec![lost.clone()],
+            vec![rule("quay.io/remote-org/image", &["m/remote-org/image"])],
+            &[],
+        ),
         ("the pool names the registry", vec![lost.clone()], vec![rule("quay.io", &["m"])], &[]),
         (
-            "the pool names another one",
+            "the pool names another source",
             vec![lost],
             vec![rule("quay.io/other", &["m/other"])],
             &["quay.io/remote-org/image"],
@@ -130,7 +138,7 @@ fn mirrors_that_only_the_legacy_operator_gives() {
 }
 
 #[test]
-fn locations() {
+fn locations_are_registries_with_an_optional_path() {
     for good in ["quay.io", "localhost:5000", "a.b-c.d/x_y/z.1", "10.0.0.1:443/a"] {
         assert!(Location::parse(good).is_ok(), "{good}");
     }
@@ -159,7 +167,7 @@ fn locations() {
 }
 
 #[test]
-fn one_file_for_each_registry() {
+fn each_registry_has_one_file() {
     let rules = [
         rule("registry.example.com:5000/org", &["mirror:5000/own/org", "second/org", "mirror:5000/own/org"]),
         tags(rule("registry.example.com:5000", &["second", "zebra", "alpha"])),
@@ -195,47 +203,55 @@ fn one_file_for_each_registry() {
 }
 
 #[test]
-fn what_cannot_be_followed_as_it_is_meant_is_named() {
+fn rules_that_containerd_cannot_follow_exactly_are_reported() {
     let none: [&[&str]; 0] = [];
     for (about, rules, expected) in [
         ("a whole registry", vec![tags(never(rule("quay.io", &["mirror", "other"])))], none.to_vec()),
         ("one organisation", vec![rule("quay.io/org", &["mirror/org"])], none.to_vec()),
-        ("several of one mirror", vec![rule("quay.io/a", &["m/x/a"]), rule("quay.io/b", &["m/x/b"])], none.to_vec()),
         (
-            "several of several mirrors",
+            "several organisations on one mirror",
+            vec![rule("quay.io/a", &["m/x/a"]), rule("quay.io/b", &["m/x/b"])],
+            none.to_vec(),
+        ),
+        (
+            "several organisations on several mirrors",
             vec![rule("quay.io/a", &["m/a"]), rule("quay.io/b", &["n/b"])],
             vec![&["quay.io/a", "quay.io/b", "https://n/v2"]],
         ),
         (
-            "one organisation, and the whole with another mirror",
+            "one organisation, and the whole registry with another mirror",
             vec![rule("quay.io/a", &["m/a"]), rule("quay.io", &["n"])],
             vec![&["quay.io/a", "\"quay.io\"", "https://m/v2", "the other way round"]],
         ),
         (
-            "the whole, for tags too, and two organisations",
+            "the whole registry, also for tags, and two organisations",
             vec![tags(rule("quay.io", &["n"])), rule("quay.io/a", &["m/a"]), rule("quay.io/b", &["n/b"])],
             vec![&["images of \"quay.io\"", "mirrors of \"quay.io/a\"", "https://m/v2"]],
         ),
         (
-            "one organisation of a whole that is forbidden",
+            "one organisation of a registry that must not be contacted",
             vec![never(rule("quay.io", &[])), rule("quay.io/a", &["m/a"])],
             vec![&["images of \"quay.io\"", "mirrors of \"quay.io/a\"", "https://m/v2"]],
         ),
-        ("one organisation, and the whole", vec![rule("quay.io", &["m"]), rule("quay.io/a", &["m/a"])], none.to_vec()),
-        ("tags of one", vec![tags(rule("quay.io/a", &["m/a"]))], vec![&["tags", "quay.io/a", "m/a"]]),
         (
-            "a source that is forbidden in part",
+            "one organisation, and the whole registry with the same mirror",
+            vec![rule("quay.io", &["m"]), rule("quay.io/a", &["m/a"])],
+            none.to_vec(),
+        ),
+        ("tags of one organisation", vec![tags(rule("quay.io/a", &["m/a"]))], vec![&["tags", "quay.io/a", "m/a"]]),
+        (
+            "a part of a registry that must not be contacted",
             vec![never(rule("quay.io/a", &["m/a"]))],
             vec![&["Never", "quay.io/a", "all of quay.io"]],
         ),
         ("another path", vec![rule("quay.io/a", &["m/b"])], vec![&["factory", "m/b", "quay.io/a", "must end with"]]),
         (
-            "a forbidden source without mirrors",
+            "a source that must not be contacted, without usable mirrors",
             vec![never(rule("quay.io/a", &["m/b"]))],
             vec![&["m/b"], &["NeverContactSource", "quay.io/a"]],
         ),
         ("a wildcard", vec![rule("*.example.com", &["m"])], vec![&["*.example.com", "name each registry"]]),
-        ("a mirror that is none", vec![rule("quay.io", &["https://m", "n"])], vec![&["https://m", "quay.io"]]),
+        ("an invalid mirror", vec![rule("quay.io", &["https://m", "n"])], vec![&["https://m", "quay.io"]]),
     ] {
         let found = problems(&rules, &secret());
         assert_eq!(found.len(), expected.len(), "{about}: {found:?}");
@@ -249,7 +265,7 @@ fn what_cannot_be_followed_as_it_is_meant_is_named() {
 
 /// Covers the login for the mirror's full path, as in podman, although containerd contacts an endpoint above it.
 #[test]
-fn the_login_with_the_longest_path_of_the_mirror() {
+fn the_login_with_the_longest_path_of_the_mirror_is_used() {
     let text = br#"{"auths": {
         "mirror:5000": {"auth": "YTpi"}, "mirror:5000/factory": {"auth": "Yzpk"}, "mirror:5000/factory/line": {"auth": "ZTpm"},
         "scoped/a": {"auth": "YTpi"}, "scoped/b": {"auth": "Yzpk"}, "*.example.com": {"auth": "ZTpm"}
@@ -259,25 +275,25 @@ fn the_login_with_the_longest_path_of_the_mirror() {
     for (about, rules, expected, problem) in [
         ("the registry", vec![rule("quay.io", &["mirror:5000"])], vec![Some("YTpi")], none),
         ("an organisation", vec![rule("quay.io/factory", &["mirror:5000/factory"])], vec![Some("Yzpk")], none),
-        ("below it", vec![rule("quay.io/line", &["mirror:5000/factory/line"])], vec![Some("ZTpm")], none),
-        ("no part of a name", vec![rule("quay.io/factory2", &["mirror:5000/factory2"])], vec![Some("YTpi")], none),
-        ("nothing for the registry", vec![rule("quay.io/a", &["scoped/a"])], vec![Some("YTpi")], none),
-        ("of another organisation", vec![rule("quay.io/c", &["scoped/c"])], vec![None], none),
+        ("below an organisation", vec![rule("quay.io/line", &["mirror:5000/factory/line"])], vec![Some("ZTpm")], none),
+        ("a longer name", vec![rule("quay.io/factory2", &["mirror:5000/factory2"])], vec![Some("YTpi")], none),
+        ("a login for the organisation only", vec![rule("quay.io/a", &["scoped/a"])], vec![Some("YTpi")], none),
+        ("a login for another organisation only", vec![rule("quay.io/c", &["scoped/c"])], vec![None], none),
         ("a wildcard", vec![rule("quay.io", &["m.example.com"])], vec![Some("ZTpm")], none),
         (
-            "the same in two places",
+            "two mirrors with the same login",
             vec![rule("quay.io/a", &["scoped/a", "mirror:5000/a"])],
             vec![Some("YTpi"), Some("YTpi")],
             none,
         ),
         (
-            "one place, two logins",
+            "one endpoint, two logins",
             vec![rule("quay.io/a", &["scoped/a"]), rule("quay.io/b", &["scoped/b"])],
             vec![Some("YTpi")],
             &["factory", "\"quay.io/b\"", "\"scoped/b\"", "the login of \"scoped/a\""],
         ),
         (
-            "one place, one login",
+            "one endpoint, one login",
             vec![rule("quay.io/c", &["scoped/c"]), rule("quay.io/b", &["scoped/b"])],
             vec![Some("Yzpk")],
             none,
@@ -296,14 +312,14 @@ fn the_login_with_the_longest_path_of_the_mirror() {
 }
 
 #[test]
-fn a_mirror_without_a_login_has_none() {
+fn a_mirror_without_a_login_has_no_header() {
     let (_, text) = files(&[rule("quay.io", &["mirror:5000"])], &PullSecret::default()).remove(0);
     assert!(!text.contains("uthorization"), "{text}");
 }
 
 proptest! {
     #[test]
-    fn any_rule_gives_files_that_can_be_read(
+    fn any_rule_gives_valid_files(
         source in "[a-z*.:/0-9\"\\]\n_-]{0,20}",
         mirrors in proptest::collection::vec("[a-z.:/0-9\"\\]\n_-]{0,20}", 0..4),
         tags: bool,

@@ -6,7 +6,7 @@
 //! Service names, command lines and paths are WMCO's unless there is a reason against it, so that a cluster can be taken
 //! over in place. The differences: no PowerShell; kubelet always gets its node name and address, because the operator
 //! chooses them; variables are looked up on the host, not in the Node, so that a host comes up without the API server; and
-//! no token is stored on the host.
+//! kubelet and wicd authenticate with certificates, without tokens on the host.
 
 mod check;
 mod containerd;

@@ -1,4 +1,4 @@
-//! Cluster facts that a pool overrides.
+//! Cluster facts that a pool overrides or adds to.
 
 use api::{CloudProvider, ImageMirror, MirrorPull, MirrorSourcePolicy, ProxySettings, TemplateSpec};
 
@@ -54,7 +54,14 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     let size =
         template.image_mirrors.as_ref().map_or(0, |mirrors| serde_json::to_string(mirrors).map_or(0, |t| t.len()));
     if size > MAX_MIRRORS {
-        return refuse(MIRRORS, format!("it has {size} bytes, and {MAX_MIRRORS} can be stored; name fewer mirrors"));
+        return refuse(
+            MIRRORS,
+            format!(
+                "it has {} KiB, and at most {} KiB can be stored; name fewer mirrors",
+                size.div_ceil(1024),
+                MAX_MIRRORS >> 10
+            ),
+        );
     }
     // Checked without logins: a new login in the cluster's pull secret must not make a working pool invalid.
     let no_logins = PullSecret::default();
@@ -68,7 +75,7 @@ fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
     Err(RenderError::Metadata { field, problem })
 }
 
-/// Adds certificates and mirrors of a pool to a cluster. The other cluster facts that a pool overrides are not in the files of
+/// Adds certificates and mirrors of a pool to a cluster. Other facts that a pool overrides are not needed for the files of
 /// [`of_cluster`](super::files::of_cluster) and [`of_registries`](super::files::of_registries).
 pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&[ImageMirror]>) -> Cluster {
     if let Some(pem) = trusted {
@@ -117,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_of_the_cluster_makes_no_pool_invalid() {
+    fn a_login_of_the_cluster_does_not_make_a_pool_invalid() {
         let two = digests(vec![mirror("r.example/a", "m.example/a"), mirror("r.example/b", "m.example/b")]);
         let text = br#"{"auths": {"m.example/a": {"auth": "YTpi"}, "m.example/b": {"auth": "Yzpk"}}}"#;
         let (pull_secret, _) = PullSecret::parse(text, "1").unwrap();
@@ -125,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_facts_of_its_own() {
+    fn a_pool_overrides_the_proxy_and_adds_mirrors_and_certificates() {
         let cluster = Cluster {
             proxy: Proxy { http: Some("http://cluster:1".into()), no: Some(".svc".into()), ..Proxy::default() },
             mirrors: vec![MirrorRule { source: "quay.io".into(), ..MirrorRule::default() }],
@@ -134,7 +141,7 @@ mod tests {
         assert_eq!(of_pool(&cluster, &TemplateSpec::default()).unwrap(), cluster);
         let own = of_pool(&cluster, &proxy("http://pool:1")).unwrap().proxy;
         assert_eq!(own, Proxy { https: Some("http://pool:1".into()), ..Proxy::default() });
-        assert_eq!(of_pool(&cluster, &proxy("")).unwrap().proxy, Proxy::default(), "none at all");
+        assert_eq!(of_pool(&cluster, &proxy("")).unwrap().proxy, Proxy::default(), "an empty proxy means none");
 
         let own = of_pool(&cluster, &tags(vec![mirror("docker.io", "mirror.example.com/hub")])).unwrap().mirrors;
         let sources: Vec<(&str, bool)> = own.iter().map(|m| (m.source.as_str(), m.tags)).collect();
@@ -151,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_its_field() {
+    fn an_unusable_setting_is_refused_with_its_field() {
         let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned();
         let damaged = TemplateSpec { trusted_certificates: Some(pem), ..TemplateSpec::default() };
         for (template, field) in [

@@ -36,7 +36,7 @@ pub fn api_servers_of_kubelet(minor: u32) -> RangeInclusive<u32> {
     minor..=minor.saturating_add(OLDEST)
 }
 
-/// Returns version and minor version of kubelet. A kubelet that a user has added may have none.
+/// Returns the version and the minor version of kubelet. A kubelet that a user has added to the payload may have none.
 pub(super) fn kubelet(payload: &Manifest) -> Option<(&str, u32)> {
     let kubelet = payload.files.iter().find(|f| f.destination.eq_ignore_ascii_case(program::KUBELET))?;
     let version = kubelet.version.as_deref()?;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_a_cluster_needs() {
+    fn a_payload_must_have_the_programs_that_the_cluster_needs() {
         let overlay = [program::HYBRID_OVERLAY, program::KUBE_PROXY, program::WIN_OVERLAY, program::HOST_LOCAL];
         let ovn = Cluster { network: Network::OvnHybrid { vxlan_port: None }, ..Cluster::default() };
         let azure = |external_cloud_provider| Cluster {

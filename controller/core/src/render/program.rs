@@ -1,6 +1,5 @@
 //! Paths of programs and their files on a host. `cargo xtask payload` writes the paths of the payload's files into the manifest, and a service is
-//! rendered only if the payload has its program. [`CONTAINERD_DROP_IN`] and [`CONTAINERD_NETWORK`] are rendered, and not in the payload. All but
-//! [`SHIM`] and the CNI plugins are in command lines or configuration files.
+//! rendered only if the payload has its program. [`CONTAINERD_DROP_IN`] and [`CONTAINERD_NETWORK`] are not in the payload: the operator renders them.
 
 /// Path of kubelet.
 pub const KUBELET: &str = r"C:\k\kubelet.exe";

@@ -15,7 +15,7 @@ const TELEMETRY: &str = "cloud.openshift.com";
 /// Logins of registries.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PullSecret {
-    /// Logins as `user:password` in Base64, by registry as it is written, optionally with a path.
+    /// Logins as `user:password` in Base64, by the registry as the Secret writes it, optionally with a path.
     entries: BTreeMap<String, String>,
     /// Revision of the Secret with the logins. It replaces a hash, which would let passwords be guessed.
     revision: String,
@@ -67,7 +67,7 @@ impl PullSecret {
         Self { entries, revision }
     }
 
-    /// Returns the logins that hosts get if their pool names these registries: all, if it has no list.
+    /// Returns the logins that hosts get if their pool names these registries. Hosts of a pool without a list get all logins.
     pub(super) fn of_hosts(&self, registries: Option<&[String]>) -> Self {
         let Some(registries) = registries else { return self.clone() };
         let is_chosen = |registry: &str, chosen: &str| {

@@ -29,19 +29,19 @@ fn named(registries: &[&str]) -> PullSecret {
 }
 
 #[test]
-fn kubelet_gets_registries_alone() {
+fn kubelet_gets_only_logins_of_registries() {
     let file = secret().file().unwrap();
     let keys: Vec<&String> = file["auths"].as_object().unwrap().keys().collect();
     assert_eq!(keys, ["https://index.docker.io/v1/", "mirror.example.com:5000", "quay.io", "quay.io/org"]);
     let entry = &file["auths"]["mirror.example.com:5000"];
     assert_eq!(entry, &json!({"auth": STANDARD.encode("u:p:p")}));
-    assert_eq!(file["auths"]["quay.io"].as_object().unwrap().len(), 1, "nothing but the login");
+    assert_eq!(file["auths"]["quay.io"].as_object().unwrap().len(), 1, "only the login");
     assert_eq!(PullSecret::default().file(), None);
     assert_eq!(parse(&json!({"auths": {"cloud.openshift.com": {"auth": "YTpi"}}})).0.file(), None);
 }
 
 #[test]
-fn the_longest_path_wins() {
+fn the_login_with_the_longest_path_is_used() {
     let secret = secret();
     for (registry, path, expected) in [
         ("quay.io", "", Some("robot:q")),
@@ -60,7 +60,7 @@ fn the_longest_path_wins() {
 }
 
 #[test]
-fn wildcards_match_as_those_of_kubelet_do() {
+fn wildcards_match_as_in_kubelet() {
     let auth = |login: &str| json!({"auth": STANDARD.encode(login)});
     let (secret, _) = parse(&json!({"auths": {
         "*.example.com": auth("all:a"),
@@ -84,7 +84,7 @@ fn wildcards_match_as_those_of_kubelet_do() {
 }
 
 #[test]
-fn a_pool_restricts_it() {
+fn a_pool_restricts_the_logins_of_its_hosts() {
     assert_eq!(secret().of_hosts(None), secret());
     for (registries, expected) in [
         (&["quay.io"][..], 2),
@@ -109,7 +109,7 @@ fn without_logins_there_is_no_revision() {
 }
 
 #[test]
-fn what_is_no_login_is_named_and_the_rest_is_used() {
+fn an_invalid_login_is_named_and_the_others_are_used() {
     let (secret, unusable) = parse(&json!({"auths": {
         "good.example.com": {"auth": "YTpi"},
         "empty.example.com": {},
@@ -138,7 +138,7 @@ fn neither_debug_output_nor_the_redacted_form_has_a_password() {
         assert!(logins.iter().all(|login| !text.contains(login)), "{text}");
     }
     let later = PullSecret { revision: "8".into(), ..secret };
-    assert_ne!(later.redacted().file().unwrap().to_string(), redacted, "another state of the Secret");
+    assert_ne!(later.redacted().file().unwrap().to_string(), redacted, "another revision of the Secret");
 }
 
 proptest! {

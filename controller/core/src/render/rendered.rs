@@ -31,11 +31,11 @@ pub const HASH_VERSION: u32 = 1;
 pub struct Rendered {
     /// Services of the hosts.
     pub services: ServicesConfig,
-    /// Configuration besides the services.
+    /// Configuration apart from the services.
     pub shared: Shared,
 }
 
-/// Part of [`Rendered`] besides the services.
+/// Part of [`Rendered`] apart from the services.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Shared {
@@ -45,22 +45,22 @@ pub struct Shared {
     pub files: Vec<File>,
     /// `KubeletConfiguration` without `registerWithTaints`: taints depend on the pool and are changed in place.
     pub kubelet: Value,
-    /// Drop-in for containerd, in TOML. `None` if the pool sets nothing.
+    /// Drop-in for containerd, in TOML. `None` if the pool has no settings of containerd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containerd: Option<String>,
     /// Rotation of logs that wicd rotates. `None` if log rotation is disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
-    /// Address of the cloud's metadata service. `None` if the hosts are in no cloud that has one.
+    /// Address of the cloud's metadata service. `None` if the hosts are not in a cloud that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_address: Option<Ipv4Addr>,
-    /// Registries whose logins hosts get. `None` if the pool sets nothing, so that hosts get all logins.
+    /// Registries whose logins hosts get. `None` if the pool has no list, so that hosts get all logins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_secret_registries: Option<Vec<String>>,
-    /// PEM certificates that hosts trust in addition to those of the cluster. `None` if the pool sets nothing.
+    /// PEM certificates that hosts trust in addition to those of the cluster. `None` if the pool has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trusted_certificates: Option<String>,
-    /// Mirrors of registries that come before those of the cluster. `None` if the pool sets nothing.
+    /// Mirrors of registries that come before those of the cluster. `None` if the pool has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_mirrors: Option<Vec<ImageMirror>>,
     /// gMSA accounts that hosts are checked for. Hosts do not get them; a change makes a new version, so that hosts are checked again.
@@ -149,7 +149,8 @@ impl Rendered {
         self.services.services.iter().any(|s| s.name == "kubelet" && s.path.contains(kubelet::EXTERNAL_CLOUD))
     }
 
-    /// Returns the hash of the version's effect on a host, in 64 hex digits. The notation, and parts that only the operator uses, do not count.
+    /// Returns the hash of the version's effect on a host, in 64 hex digits. The order of a list in which order has no meaning, and fields that only
+    /// the operator uses, do not count.
     /// Comparable only with hashes of the same operator, see [`HASH_VERSION`]: a stored version is hashed again.
     pub fn hash(&self) -> String {
         let Shared {

@@ -58,7 +58,7 @@ fn full() -> TemplateSpec {
 }
 
 #[test]
-fn a_pool_may_be_where_the_cloud_is_not() {
+fn a_pool_overrides_the_cloud_provider_of_the_cluster() {
     use CloudProvider::{External, None as Nobody};
     for (in_cluster, of_pool, expected) in [
         (false, None, false),
@@ -80,7 +80,7 @@ fn a_pool_may_be_where_the_cloud_is_not() {
 
 /// Checks the row of each platform in `docs/reference/limits.md`.
 #[test]
-fn each_platform_is_as_the_reference_says() {
+fn each_platform_is_as_documented() {
     const PAGE: &str = include_str!("../../../../docs/reference/limits.md");
     let platforms =
         [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
@@ -107,7 +107,7 @@ fn each_platform_is_as_the_reference_says() {
 }
 
 #[test]
-fn the_pool_goes_over_the_operator_and_the_operator_over_what_is_usual() {
+fn settings_of_the_pool_override_the_operators_and_these_override_the_defaults() {
     let patch = json!({"maxPods": 10, "evictionHard": {"memory.available": "1Gi"}, "podPidsLimit": 7,
         "registerWithTaints": [{"key": "x", "effect": "NoSchedule"}]});
     let settings = Settings {
@@ -135,7 +135,7 @@ fn the_pool_goes_over_the_operator_and_the_operator_over_what_is_usual() {
     ] {
         assert_eq!(config[key], expected, "{key}");
     }
-    assert_eq!(config.get("registerWithTaints"), None, "taints are the host's");
+    assert_eq!(config.get("registerWithTaints"), None, "taints belong to the host");
     assert_eq!(pool.shared.logs, Some(LogRotation { max_bytes: 10 << 20, max_age_seconds: 7200 }));
     let command = &pool.services.services.iter().find(|s| s.name == "kubelet").unwrap().path;
     assert!(command.contains(" -log-file-size=10Mi -log-file-age=2h -flush-interval=5s C:"), "{command}");
@@ -144,21 +144,21 @@ fn the_pool_goes_over_the_operator_and_the_operator_over_what_is_usual() {
 }
 
 #[test]
-fn by_default_logs_are_rotated_and_containerd_is_as_in_the_payload() {
+fn by_default_logs_are_rotated_and_containerd_has_no_drop_in() {
     let Shared { logs, containerd, hash_version, .. } = plain().shared;
     assert_eq!(logs, Some(LogRotation { max_bytes: 100 << 20, max_age_seconds: 168 * 3600 }));
     assert_eq!((containerd, hash_version), (None, HASH_VERSION));
 }
 
 #[test]
-fn a_pool_cannot_set_what_hosts_do_not_get() {
+fn settings_of_containerd_need_containerd_in_the_payload() {
     let template = TemplateSpec { kubelet: None, ..full() };
     let error = render(&cluster(), &payload(&["C:\\k\\kubelet.exe"]), &Settings::default(), &template).unwrap_err();
     assert!(matches!(error, RenderError::Setting { field: "template.spec.containerd.sandboxImage", .. }), "{error}");
 }
 
 #[test]
-fn the_hash_follows_meaning() {
+fn the_hash_depends_on_the_effect_and_not_on_the_notation() {
     type Alter = fn(&mut Rendered);
     let template = full();
     let mut before = rendered(&template);
@@ -168,10 +168,10 @@ fn the_hash_follows_meaning() {
         ("order of files", |r| r.services.files.reverse()),
         ("order of payload files", |r| r.shared.files.reverse()),
         ("order of variables", |r| r.services.watched_environment_vars.reverse()),
-        ("where the payload has it", |r| r.shared.files[0].path = "elsewhere".into()),
-        ("how it is compressed", |r| r.shared.files[0].compressed_size += 1),
-        ("what reads it", |r| r.shared.files[0].services = ["x".to_owned()].into()),
-        ("way of hashing", |r| r.shared.hash_version += 1),
+        ("path of a file in the payload", |r| r.shared.files[0].path = "elsewhere".into()),
+        ("compressed size of a file", |r| r.shared.files[0].compressed_size += 1),
+        ("services that read a file", |r| r.shared.files[0].services = ["x".to_owned()].into()),
+        ("version of the hash", |r| r.shared.hash_version += 1),
     ];
     for (name, alter) in same {
         let mut after = before.clone();
@@ -191,7 +191,7 @@ fn the_hash_follows_meaning() {
         ("variable", |r| drop(r.services.environment_vars.insert("NO_PROXY".into(), "x".into()))),
         ("watched variable", |r| r.services.watched_environment_vars.push("x".into())),
         ("content of a file", |r| r.shared.files[0].sha256 = "b".repeat(64)),
-        ("place of a file", |r| r.shared.files[0].destination.push('x')),
+        ("destination of a file", |r| r.shared.files[0].destination.push('x')),
         ("kubelet", |r| r.shared.kubelet["maxPods"] = json!(51)),
         ("containerd", |r| r.shared.containerd = None),
         ("containerd, empty", |r| r.shared.containerd = Some(String::new())),
@@ -199,7 +199,7 @@ fn the_hash_follows_meaning() {
         ("age of logs", |r| r.shared.logs = Some(LogRotation { max_bytes: 10 << 20, max_age_seconds: 7201 })),
         ("accounts", |r| r.shared.service_accounts.push("web".into())),
         ("a plugin", |r| r.shared.credential_plugin = Some(CredentialPlugin::default())),
-        ("its library", |r| {
+        ("another plugin", |r| {
             let library = "x".into();
             r.shared.credential_plugin = Some(CredentialPlugin { library, ..CredentialPlugin::default() });
         }),
@@ -215,7 +215,7 @@ fn the_hash_follows_meaning() {
 }
 
 #[test]
-fn the_order_of_keys_says_nothing_and_that_of_lists_does() {
+fn the_order_of_keys_does_not_count_and_the_order_of_lists_does() {
     let parse = |text: &str| canonical_json(&serde_json::from_str(text).unwrap());
     assert_eq!(parse(r#"{"a": 1, "b": {"c": [1, 2], "d": null}}"#), parse(r#"{"b":{"d":null,"c":[1,2]},"a":1}"#));
     for (one, other) in [("[1,2]", "[2,1]"), ("[]", "{}"), (r#""1""#, "1"), ("[[1],2]", "[[1,2]]"), ("[12]", "[1,2]")] {
@@ -224,7 +224,7 @@ fn the_order_of_keys_says_nothing_and_that_of_lists_does() {
 }
 
 #[test]
-fn taints_make_no_version_but_reach_the_host() {
+fn taints_do_not_change_the_version_but_reach_the_host() {
     let taint = api::Taint { key: "gpu".into(), value: None, effect: TaintEffect::NoExecute };
     let template = TemplateSpec { taints: Some(vec![taint.clone()]), ..TemplateSpec::default() };
     let rendered = rendered(&template);
@@ -236,7 +236,7 @@ fn taints_make_no_version_but_reach_the_host() {
 }
 
 #[test]
-fn the_clusters_files_are_known_by_hash_and_secrets_not_at_all() {
+fn a_version_has_hashes_of_cluster_files_and_no_secrets() {
     let tls = TlsPair { certificate: "cert".into(), key: "hunter2".into() };
     let with_tls = Cluster { exporter_tls: Some(tls), platform: Platform::Aws, ..cluster() };
     let render = |cluster: &Cluster| rendered_in(cluster, &TemplateSpec::default());
@@ -244,7 +244,11 @@ fn the_clusters_files_are_known_by_hash_and_secrets_not_at_all() {
     let text = serde_json::to_string(&rendered.shared).unwrap();
     assert!(!text.contains("BEGIN CERTIFICATE") && !text.contains("hunter2") && !text.contains("tls.key"), "{text}");
     let files = &rendered.shared.cluster_files;
-    assert_eq!(files.len(), 6, "two CAs, two kubeconfigs, a certificate, settings of passwords: {files:?}");
+    assert_eq!(
+        files.len(),
+        6,
+        "two CAs, two kubeconfigs, a certificate, and the configuration of credential providers: {files:?}"
+    );
 
     let key = TlsPair { certificate: "cert".into(), key: "other".into() };
     assert_eq!(render(&Cluster { exporter_tls: Some(key), ..with_tls.clone() }).hash(), rendered.hash());
@@ -258,21 +262,21 @@ fn the_clusters_files_are_known_by_hash_and_secrets_not_at_all() {
 }
 
 #[test]
-fn an_older_version_is_rendered_again_with_the_cluster_as_it_is_now() {
+fn an_older_version_has_its_own_kubelet_settings_and_current_cluster_files() {
     let old = rendered(&full());
     let ca = "-----BEGIN CERTIFICATE-----\nnew\n-----END CERTIFICATE-----\n";
     let now = Cluster { api_ca: ca.into(), cluster_dns: vec!["10.1.1.1".into()], ..cluster() };
     let configs = old.configs(&now, &host()).unwrap();
     let content = |path: &str| configs.iter().find(|c| c.path == path).map(|c| c.content.as_str()).unwrap();
     assert_eq!(content(path::API_CA), ca);
-    assert!(content(path::KUBELET_CONFIG).contains("172.30.0.10"), "kubelet's are as they were");
+    assert!(content(path::KUBELET_CONFIG).contains("172.30.0.10"), "kubelet's configuration is unchanged");
     assert_eq!(Some(content(program::CONTAINERD_DROP_IN)), old.shared.containerd.as_deref());
     assert!(configs.is_sorted_by_key(|c| c.path.clone()));
     assert!(plain().configs(&now, &host()).unwrap().iter().all(|c| c.path != program::CONTAINERD_DROP_IN));
 }
 
 #[test]
-fn names() {
+fn the_name_has_the_operator_version_and_a_digest() {
     let rendered = plain();
     let stored = rendered.to_config_map("x", "ns");
     let annotation = &stored.metadata.annotations.as_ref().unwrap()[api::names::key::RENDERED];
@@ -283,22 +287,22 @@ fn names() {
 }
 
 #[test]
-fn an_operator_that_changes_nothing_changes_no_version() {
+fn a_rendering_with_the_same_effect_keeps_the_current_version() {
     let (now, other) = (plain(), rendered(&full()));
     let mut stored = now.clone();
     stored.shared.hash_version = 0;
     stored.shared.files[0].compressed_size += 1;
     for (name, current, expected) in [
-        ("none yet", None, now.name("2.0.0")),
-        ("the same, by an older operator", Some(("1.0.0-abc", &stored)), "1.0.0-abc".to_owned()),
-        ("another", Some(("1.0.0-abc", &other)), now.name("2.0.0")),
+        ("no current version", None, now.name("2.0.0")),
+        ("the same effect, by an older operator", Some(("1.0.0-abc", &stored)), "1.0.0-abc".to_owned()),
+        ("another effect", Some(("1.0.0-abc", &other)), now.name("2.0.0")),
     ] {
         assert_eq!(version_for(&now, "2.0.0", current), expected, "{name}");
     }
 }
 
 #[test]
-fn the_payload_is_what_the_platform_needs() {
+fn a_version_has_the_payload_files_for_its_platform() {
     let rendered = plain();
     assert_eq!(rendered.files(), payload(&PROGRAMS).for_platform("none"));
     assert_eq!(rendered.payload_digest(), api::payload::digest(rendered.files()));

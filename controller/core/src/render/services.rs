@@ -19,9 +19,10 @@ use super::{
 
 const NODE_MANAGER: &str = "cloud-node-manager";
 
-/// Returns the content of the services ConfigMap: a service for each program that the payload has and the cluster needs.
+/// Returns the content of the services ConfigMap: a service for each program that the payload has and the cluster can use.
 ///
-/// kubelet is required. containerd is not: a host may have its own container runtime.
+/// kubelet is required, and so are the programs of the hybrid overlay and of Azure where the cluster needs them. containerd is not: a host may have
+/// its own container runtime.
 pub(super) fn services(
     cluster: &Cluster,
     payload: &Manifest,
@@ -109,7 +110,7 @@ fn containerd(context: &Context<'_>) -> Option<Service> {
     context.has(program::CONTAINERD).then(|| Service { bootstrap: true, ..service("containerd", 0, command, &[]) })
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the same form as its siblings")]
+#[expect(clippy::unnecessary_wraps, reason = "all functions for services have the same signature")]
 fn kubelet_service(context: &Context<'_>) -> Option<Service> {
     let command = context.logged("kubelet", &kubelet::command(context));
     Some(Service { bootstrap: true, ..service("kubelet", 1, command, &["containerd"]) })

@@ -25,7 +25,7 @@ fn with_annotation(text: &str) -> ConfigMap {
 }
 
 #[test]
-fn what_is_stored_is_read_back() {
+fn a_stored_version_is_read_back() {
     let rendered = rendered(&payload(&PROGRAMS));
     let config_map = rendered.to_config_map("1.0.0-abc", "ns");
     assert_eq!(config_map.metadata.name.as_deref(), Some("windows-services-1.0.0-abc"));
@@ -41,7 +41,7 @@ fn what_is_stored_is_read_back() {
 }
 
 #[test]
-fn a_real_payload_fits() {
+fn a_payload_of_realistic_size_fits() {
     let file = |i: usize| File {
         path: format!("kubernetes/{i:02}/some-rather-long-program-name-{i:02}.exe"),
         destination: format!(r"C:\k\some\directory\some-rather-long-program-name-{i:02}.exe"),
@@ -61,7 +61,7 @@ fn a_real_payload_fits() {
 }
 
 #[test]
-fn what_is_wrong_is_refused() {
+fn invalid_content_is_refused() {
     type Spoil = fn(&mut Value);
     let good = serde_json::to_value(rendered(&payload(&PROGRAMS)).shared).unwrap();
     let cases: [(&str, Spoil, &str); 11] = [
@@ -96,7 +96,7 @@ fn what_is_wrong_is_refused() {
 }
 
 #[test]
-fn only_ours_that_nothing_refers_to_is_collected() {
+fn only_unreferenced_versions_of_this_operator_are_collectable() {
     let stored = [("old", true), ("current", true), ("of WMCO", false), ("of WMCO, in use", false)];
     let stored = stored.map(|(name, is_ours)| StoredVersion { name: name.to_owned(), is_ours });
     let referenced = ["current", "of WMCO, in use", "gone"].map(str::to_owned).into();
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_nearly_right_is_usable_or_refused(
+    fn an_annotation_with_one_changed_value_is_usable_or_refused(
         shared in near(serde_json::to_value(rendered(&payload(&PROGRAMS)).shared).unwrap())
     ) {
         if let Ok(Stored::Ours(rendered)) = Rendered::from_config_map(&with_annotation(&shared.to_string())) {

@@ -50,7 +50,7 @@ fn services_follow_the_payload_the_platform_and_the_network() {
         [program::KUBELET, program::KUBE_PROXY, program::HYBRID_OVERLAY, program::WIN_OVERLAY, program::HOST_LOCAL];
     let cases: [(&str, Cluster, &[&str], &str); 6] = [
         (
-            "own network",
+            "another network",
             on(Platform::None, Network::External),
             &PROGRAMS,
             "containerd kubelet csi-proxy windows_exporter",
@@ -62,9 +62,14 @@ fn services_follow_the_payload_the_platform_and_the_network() {
             "containerd kubelet csi-proxy hybrid-overlay-node windows_exporter kube-proxy",
         ),
         ("Azure", with_cloud, &PROGRAMS, "containerd kubelet csi-proxy windows_exporter cloud-node-manager"),
-        ("least", on(Platform::Azure, Network::External), &[program::KUBELET], "kubelet"),
+        ("only kubelet", on(Platform::Azure, Network::External), &[program::KUBELET], "kubelet"),
         ("no csi-proxy", cluster(), &[program::KUBELET, program::CONTAINERD], "containerd kubelet"),
-        ("least with an overlay", on(Platform::None, OVN), &overlay, "kubelet hybrid-overlay-node kube-proxy"),
+        (
+            "only the programs of the overlay",
+            on(Platform::None, OVN),
+            &overlay,
+            "kubelet hybrid-overlay-node kube-proxy",
+        ),
     ];
     for (name, cluster, destinations, expected) in cases {
         let config = services(&cluster, &payload(destinations), &Settings::default()).unwrap();
@@ -78,7 +83,7 @@ fn services_follow_the_payload_the_platform_and_the_network() {
 }
 
 #[test]
-fn command_lines() {
+fn services_have_the_expected_command_lines() {
     let tls = Some(TlsPair { certificate: "cert".into(), key: "key".into() });
     let cluster = Cluster {
         platform: Platform::Azure,
@@ -163,7 +168,7 @@ fn settings_change_command_lines() {
 }
 
 #[test]
-fn one_level_of_logs_for_all_services() {
+fn one_log_level_applies_to_all_services() {
     let cluster = Cluster { network: OVN, ..cluster() };
     let of = |level| {
         let logs = LogSettings { level, ..LogSettings::default() };
@@ -213,7 +218,7 @@ fn kube_proxy_is_prepared_by_the_host() {
 }
 
 #[test]
-fn another_network_may_have_directories_of_its_own() {
+fn only_another_network_may_have_its_own_cni_directories() {
     let cluster = |network, directory: &str| Cluster { network, cni_conf_dir: Some(directory.into()), ..cluster() };
     let good = r"C:\etc\cni\net.d";
     let written = files(&cluster(Network::External, good), &Settings::default());
@@ -234,7 +239,7 @@ fn another_network_may_have_directories_of_its_own() {
 }
 
 #[test]
-fn without_the_log_runner_services_run_by_themselves() {
+fn without_the_log_runner_services_run_directly() {
     let services = rendered(&cluster(), &[program::KUBELET], &Settings::default());
     assert!(services["kubelet"].path.starts_with(r"C:\k\kubelet.exe "));
     assert!(services["kubelet"].dependencies.is_empty(), "there is no containerd to depend on");
@@ -267,7 +272,7 @@ fn addresses_that_every_node_needs_are_reached_without_the_proxy() {
 }
 
 #[test]
-fn files_and_variables_are_listed() {
+fn services_have_the_proxy_variables_and_files_are_listed() {
     let proxy = Proxy { http: Some("http://proxy:3128".into()), https: Some(String::new()), no: None };
     let cluster = Cluster { proxy, ..cluster() };
     let config = config(&cluster).unwrap();
@@ -277,14 +282,14 @@ fn files_and_variables_are_listed() {
     assert!(!config.services.is_empty() && config.services.iter().all(|s| s.environment == variables));
     assert!(
         config.environment_vars.is_empty() && config.watched_environment_vars.is_empty(),
-        "the machine's are the owner's"
+        "machine-wide variables belong to the owner of the host"
     );
-    assert_eq!(config.files.len(), PROGRAMS.len() - 2, "those for other clouds are left out");
+    assert_eq!(config.files.len(), PROGRAMS.len() - 2, "programs for other clouds are left out");
     assert!(config.files.is_sorted_by_key(|f| f.path.clone()));
 }
 
 #[test]
-fn kubelet_configuration() {
+fn kubelet_has_the_expected_configuration_and_a_patch_changes_it() {
     let patch = json!({"address": "10.0.0.7", "maxPods": 10, "logging": {"verbosity": 3}, "registerNode": null});
     let settings = Settings { kubelet_extra: patch.as_object().unwrap().clone(), ..Settings::default() };
     let of = |settings: &Settings| -> Value {
@@ -371,16 +376,16 @@ fn ca_pem() -> String {
 }
 
 #[test]
-fn certificates_to_trust_are_readable() {
+fn damaged_certificates_are_refused() {
     let (one, other) = (ca_pem(), ca_pem());
     let damaged = one.replacen("MII", "AAA", 1);
     for (about, pem, bad) in [
         ("nothing", String::new(), None),
-        ("one", one.clone(), None),
+        ("one certificate", one.clone(), None),
         ("several, with comments", format!("# a.example.com..5000\n{one}\n# b\n{other}"), None),
         ("damaged", format!("{one}{damaged}"), Some("certificate 2")),
-        ("cut", format!("{one}{}", &other[..90]), Some("certificate 2")),
-        ("no PEM", "-----BEGIN CERTIFICATE-----".to_owned(), Some("certificate 1")),
+        ("truncated", format!("{one}{}", &other[..90]), Some("certificate 2")),
+        ("a header only", "-----BEGIN CERTIFICATE-----".to_owned(), Some("certificate 1")),
     ] {
         let cluster = Cluster { trusted_ca: Some(pem), ..cluster() };
         match (configs(&cluster, &Settings::default(), &host()), bad) {
@@ -417,7 +422,7 @@ fn bad_facts_are_refused() {
 }
 
 #[test]
-fn no_password_of_a_proxy_gets_to_hosts_or_into_a_message() {
+fn a_proxy_with_a_password_is_refused_without_showing_it() {
     let of = |http: Option<&str>, https: Option<&str>| {
         let proxy = Proxy { http: http.map(str::to_owned), https: https.map(str::to_owned), no: Some("a@b".into()) };
         config(&Cluster { proxy, ..cluster() })
@@ -431,7 +436,7 @@ fn no_password_of_a_proxy_gets_to_hosts_or_into_a_message() {
 }
 
 #[test]
-fn platforms_have_names() {
+fn platforms_are_found_by_name() {
     for (name, platform) in [
         ("AWS", Platform::Aws),
         ("Azure", Platform::Azure),
@@ -458,7 +463,7 @@ fn platform() -> impl Strategy<Value = Platform> {
 
 proptest! {
     #[test]
-    fn whatever_is_rendered_is_valid(
+    fn any_rendered_configuration_is_valid(
         platform in platform(),
         vxlan in proptest::option::of(proptest::option::of(1_u16..)),
         others in prop::sample::subsequence(PROGRAMS[1..].to_vec(), 0..PROGRAMS.len()),
@@ -477,7 +482,7 @@ proptest! {
         let config = match services(&cluster, &manifest, &settings) {
             Ok(config) => config,
             Err(RenderError::NoPrograms(missing)) => {
-                prop_assert!(!missing.is_empty() && missing.iter().all(|m| !manifest.has_destination(m)), "of {missing:?}");
+                prop_assert!(!missing.is_empty() && missing.iter().all(|m| !manifest.has_destination(m)), "{missing:?}");
                 return Ok(());
             }
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
@@ -487,7 +492,7 @@ proptest! {
         let names: Vec<&str> = config.services.iter().map(|s| s.name.as_str()).collect();
         for service in &config.services {
             let (first, _) = service.path.split_once(' ').unwrap();
-            prop_assert!(manifest.has_destination(first), "{} runs what is not there", service.path);
+            prop_assert!(manifest.has_destination(first), "{} runs a program that the payload lacks", service.path);
             prop_assert!(service.dependencies.iter().all(|d| names.contains(&d.as_str())));
             for variable in ["NODE_NAME", "NODE_IP"] {
                 let declared = service.host_variables_in_command.iter().any(|v| v.name == variable);

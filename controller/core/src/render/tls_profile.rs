@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles() {
+    fn profiles_are_converted_or_refused() {
         let custom = |version: &str, ciphers: Value| json!({"type": "Custom", "custom": {"minTLSVersion": version, "ciphers": ciphers}});
         let http2 = "ECDHE-RSA-AES128-GCM-SHA256";
         for (about, profile, expected) in [
@@ -142,12 +142,12 @@ mod tests {
             ("Intermediate", Some(json!({"type": "Intermediate"})), Ok(("VersionTLS12", 9, 0))),
             ("Old", Some(json!({"type": "Old"})), Ok(("VersionTLS10", 13, 0))),
             ("Modern", Some(json!({"type": "Modern"})), Ok(("VersionTLS13", 3, 0))),
-            ("another", Some(json!({"type": "Future"})), Err(TlsProfileError::UnknownType("Future".into()))),
+            ("an unknown type", Some(json!({"type": "Future"})), Err(TlsProfileError::UnknownType("Future".into()))),
             ("custom", Some(custom("VersionTLS11", json!([http2]))), Ok(("VersionTLS11", 1, 0))),
             ("IANA's names", Some(custom("VersionTLS12", json!([HTTP2[1]]))), Ok(("VersionTLS12", 1, 0))),
-            ("one twice", Some(custom("VersionTLS12", json!([http2, HTTP2[0]]))), Ok(("VersionTLS12", 1, 0))),
+            ("one cipher twice", Some(custom("VersionTLS12", json!([http2, HTTP2[0]]))), Ok(("VersionTLS12", 1, 0))),
             (
-                "two that kubelet does not use",
+                "two ciphers that kubelet does not use",
                 Some(custom("VersionTLS12", json!([http2, "DHE-RSA-AES128-GCM-SHA256", 7]))),
                 Ok(("VersionTLS12", 1, 1)),
             ),
@@ -156,7 +156,7 @@ mod tests {
             ("Go's ciphers", Some(custom("VersionTLS12", json!([]))), Ok(("VersionTLS12", 0, 0))),
             ("no list", Some(custom("VersionTLS12", Value::Null)), Ok(("VersionTLS12", 0, 0))),
             ("TLS 1.3 without a list", Some(custom("VersionTLS13", Value::Null)), Ok(("VersionTLS13", 0, 0))),
-            ("none that is known", Some(custom("VersionTLS12", json!(["RC4"]))), Err(TlsProfileError::NoHttp2)),
+            ("no known cipher", Some(custom("VersionTLS12", json!(["RC4"]))), Err(TlsProfileError::NoHttp2)),
             ("no version", Some(custom("TLS12", json!([http2]))), Err(TlsProfileError::Field("minTLSVersion"))),
             ("custom without a body", Some(json!({"type": "Custom"})), Err(TlsProfileError::Field("minTLSVersion"))),
         ] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_cannot_be_used_stops_nothing() {
+    fn an_unusable_profile_is_replaced_by_intermediate() {
         let profile = json!({"type": "Custom", "custom": {"minTLSVersion": "VersionTLS12", "ciphers": [CIPHERS[5].0]}});
         let (found, sentences) = TlsProfile::of_cluster(Some(&profile));
         assert_eq!(found, TlsProfile::of_cluster(None).0);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_named_and_fit_to_be_shown() {
+    fn ciphers_that_are_left_out_are_named_without_control_characters() {
         let ciphers = json!(["ECDHE-RSA-AES128-GCM-SHA256", "RC4-\u{1b}[2JMD5"]);
         let profile = json!({"type": "Custom", "custom": {"minTLSVersion": "VersionTLS12", "ciphers": ciphers}});
         let (_, left_out) = TlsProfile::parse(Some(&profile)).unwrap();

@@ -10,7 +10,7 @@
 //! | [`Budget::Joins`], [`Budget::Removals`], [`Budget::Repairs`] | hosts to join, remove or repair | `provisioning.maxConcurrent` each |
 //! | [`Budget::Pulls`] | hosts that pull images ahead of use | [`MAX_PULLING`](super::image_pull::MAX_PULLING) |
 //!
-//! A node counts as unavailable already before the operation of its grant begins, but another grant may replace such a grant.
+//! A node counts as unavailable from the grant on, not only from the start of the operation. Until then, another grant may replace the grant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ pub(super) enum Charge {
 pub(super) struct Budgets<'a> {
     left: BTreeMap<Budget, u32>,
     /// Nodes that exceed the pod budget, for example because they became Ready after an uncharged grant.
-    recovered: BTreeSet<&'a str>,
+    exceeding: BTreeSet<&'a str>,
 }
 
 impl<'a> Budgets<'a> {
@@ -71,12 +71,12 @@ impl<'a> Budgets<'a> {
         let busy = count(candidates, |s| counts(s) && is_busy(s));
         let begun = count(candidates, |s| counts(s) && is_busy(s) && !is_reserved(s));
         let shared = limits.others.as_ref().map_or(u32::MAX, |share| share.left);
-        let (pods, recovered) = disturbed(candidates, cap);
+        let (pods, exceeding) = disturbed(candidates, cap);
         let max = limits.max_concurrent;
         // When many nodes are down at once, they may all come back at any moment: then no more of them are changed at once than if they
         // worked.
         let unavailable = if too_many_down { max.min(cap) } else { max };
-        // A host in backoff that has a grant does not block other hosts until its retry.
+        // Until its next attempt, a host in backoff does not block other hosts with its grant.
         let busy_with = |which: &dyn Fn(&Candidate) -> bool| count(candidates, |s| which(s) && !waits(s, now));
         let changes_unavailable = busy_with(&|s| is_changed_while_unavailable(s) && !is_drained(s));
         let removals = busy_with(&|s| s.leaving && s.grant == Some(GrantType::Remove) && !s.available);
@@ -92,7 +92,7 @@ impl<'a> Budgets<'a> {
             (Budget::Repairs, max.saturating_sub(repairs)),
             (Budget::Pulls, limits.max_pulling.saturating_sub(count(candidates, |s| s.pulling))),
         ];
-        Self { left: left.into(), recovered }
+        Self { left: left.into(), exceeding }
     }
 
     pub(super) fn left(&self, budget: Budget) -> u32 {
@@ -108,12 +108,12 @@ impl<'a> Budgets<'a> {
     /// and the node exceeds the pod budget.
     pub(super) fn charge(&mut self, candidate: &Candidate, charge: Charge) -> bool {
         let is_disruptive = charge != Charge::Disruption(Disruption::None);
-        !(is_disruptive && self.has_recovered(candidate)) && self.take_all(&charged(candidate, charge))
+        !(is_disruptive && self.exceeds_pod_budget(candidate)) && self.take_all(&charged(candidate, charge))
     }
 
     /// Reports whether a node exceeds the pod budget, for example because it became Ready after an uncharged grant.
-    pub(super) fn has_recovered(&self, candidate: &Candidate) -> bool {
-        self.recovered.contains(candidate.name.as_str())
+    pub(super) fn exceeds_pod_budget(&self, candidate: &Candidate) -> bool {
+        self.exceeding.contains(candidate.name.as_str())
     }
 
     fn take_all(&mut self, budgets: &[Budget]) -> bool {
@@ -153,8 +153,8 @@ fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
     // Uncharged grants are revoked first, then grants whose operation has not begun.
     revocable.sort_by_key(|s| (s.grant_without_place, !(s.begun || s.removing), &s.name));
     let kept = revocable.len().min(left);
-    let recovered = revocable[kept..].iter().map(|s| s.name.as_str()).collect();
-    (u32::try_from(left - kept).unwrap_or(u32::MAX), recovered)
+    let exceeding = revocable[kept..].iter().map(|s| s.name.as_str()).collect();
+    (u32::try_from(left - kept).unwrap_or(u32::MAX), exceeding)
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_operation_is_charged_to() {
+    fn an_operation_is_charged_to_the_budgets_of_the_nodes_state() {
         use Budget::{NonDisruptive, Pods, Removals, Reserved, Unavailable, UnavailableAlready};
         let up = Candidate { joined: true, ready: true, available: true, ..Candidate::default() };
         let down = Candidate { ready: false, available: false, ..up.clone() };
@@ -175,23 +175,33 @@ mod tests {
         let (drain, none) = (Charge::Disruption(Disruption::Drain), Charge::Disruption(Disruption::None));
         for (about, candidate, charge, expected) in [
             ("an available node", up.clone(), drain, &[Pods, Unavailable][..]),
-            ("one that was granted a drain", granted(&up, Disruption::Drain), drain, &[Pods, Reserved]),
-            ("one that is being drained", begun(granted(&up, Disruption::Drain)), drain, &[]),
-            ("one that gets a quiet change", granted(&up, Disruption::None), drain, &[Pods, Unavailable]),
+            ("a node with a granted drain", granted(&up, Disruption::Drain), drain, &[Pods, Reserved]),
+            ("a node that is being drained", begun(granted(&up, Disruption::Drain)), drain, &[]),
             (
-                "a cordoned one",
+                "a node with a granted change without disruption",
+                granted(&up, Disruption::None),
+                drain,
+                &[Pods, Unavailable],
+            ),
+            (
+                "a node that a user has cordoned",
                 Candidate { cordoned: true, available: false, ..up.clone() },
                 drain,
                 &[UnavailableAlready],
             ),
-            ("one that is down", down.clone(), drain, &[UnavailableAlready]),
-            ("one that is down, and changed", granted(&down, Disruption::Drain), drain, &[]),
-            ("a quiet change", up.clone(), none, &[NonDisruptive]),
-            ("the quiet change that it has", granted(&up, Disruption::None), none, &[]),
-            ("the removal of one that is down", down, Charge::Removal, &[Removals]),
-            ("that of one in a drain", begun(granted(&up, Disruption::Drain)), Charge::Removal, &[Removals]),
+            ("a node that is down", down.clone(), drain, &[UnavailableAlready]),
+            ("a node that is changed while it is down", granted(&down, Disruption::Drain), drain, &[]),
+            ("a change without disruption", up.clone(), none, &[NonDisruptive]),
+            ("a change without disruption that is granted already", granted(&up, Disruption::None), none, &[]),
+            ("the removal of a node that is down", down, Charge::Removal, &[Removals]),
             (
-                "that of one whose join was Ready for a moment",
+                "the removal of a node that is being drained",
+                begun(granted(&up, Disruption::Drain)),
+                Charge::Removal,
+                &[Removals],
+            ),
+            (
+                "the removal of a node that was Ready for a moment while it joined",
                 Candidate { available: false, ..up },
                 Charge::Removal,
                 &[Pods, Removals],
@@ -202,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_takes_one_of_each_or_nothing() {
+    fn a_charge_takes_one_from_each_budget_or_from_none() {
         let node = Candidate { joined: true, ready: true, available: true, ..Candidate::default() };
         let left = [(Budget::Pods, 0), (Budget::Unavailable, 2)].into();
-        let mut budgets = Budgets { left, recovered: BTreeSet::new() };
+        let mut budgets = Budgets { left, exceeding: BTreeSet::new() };
         assert!(!budgets.charge(&node, Charge::Disruption(Disruption::Drain)));
         assert_eq!(budgets.left(Budget::Unavailable), 2);
         budgets.left.insert(Budget::Pods, 1);

@@ -119,9 +119,9 @@ impl Candidate {
         Some(format!("not repaired: {why}"))
     }
 
-    /// Plans the renewal of wicd's certificate if it has expired at `end`: the host was off when wicd would have renewed it. wicd renews a valid
-    /// certificate by itself. The renewal changes nothing else, and no waiting change delays it, unless the host requests a restart: then the host
-    /// gets the certificate with the restart.
+    /// Plans the renewal of wicd's certificate if the node is Ready and the certificate has expired. `end` is the expiry, if it is known. wicd renews
+    /// a valid certificate by itself; one that has expired means that the host was off at that time. The renewal changes nothing else, and does not
+    /// wait for another change. A host that requests a restart gets the certificate with the restart.
     pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {
         if !self.ready || end.is_none_or(|end| end > now) {
             return;
@@ -192,7 +192,7 @@ pub(super) fn is_revocable(candidate: &Candidate) -> bool {
     }
 }
 
-/// Reports whether an available node counts as disturbed only because of a grant that has not begun, and that can be replaced.
+/// Reports whether an available node counts as disturbed only because of a grant whose operation has not begun, so that another grant can replace it.
 pub(super) fn is_reserved(candidate: &Candidate) -> bool {
     candidate.available
         && !candidate.begun
@@ -217,8 +217,8 @@ pub(super) fn waits(candidate: &Candidate, now: Timestamp) -> bool {
     candidate.waits_until.is_some_and(|until| until > now)
 }
 
-/// Reports whether neither the Node nor the host responds, although they should. A held node, or one that stays in maintenance, is expected not to
-/// respond.
+/// Reports whether neither the Node nor the host responds, although they should. A node on hold, or in maintenance that is still requested, may be
+/// off.
 pub(super) fn is_silent(candidate: &Candidate) -> bool {
     let is_expected = is_maintained(candidate) && candidate.maintenance.is_some();
     candidate.joined
@@ -229,18 +229,18 @@ pub(super) fn is_silent(candidate: &Candidate) -> bool {
         && !is_expected
 }
 
-/// Reports whether a node has a grant for maintenance.
+/// Reports whether a node has a grant for maintenance, used or not.
 pub(super) fn is_maintained(candidate: &Candidate) -> bool {
     candidate.grant == Some(GrantType::Maintenance)
 }
 
 /// Reports whether a node has an unused grant for maintenance.
-pub(super) fn has_its_maintenance(candidate: &Candidate) -> bool {
+pub(super) fn has_unused_maintenance(candidate: &Candidate) -> bool {
     is_maintained(candidate) && !candidate.grant_used
 }
 
-/// Reports whether a host or a client of its Node requests another maintenance since the last update. Requests of users on the instance do not count
-/// as repeated.
+/// Reports whether a host, or a client of its Node, requests maintenance again although one has ended since the last update. Requests on the instance
+/// do not count as repeated.
 pub(super) fn is_repeated(candidate: &Candidate) -> bool {
     candidate.maintained_at.is_some() && candidate.maintenance.is_some_and(|by| by != By::Person)
 }
@@ -255,12 +255,12 @@ pub(super) fn has(candidate: &Candidate, type_: GrantType, wanted: &PendingChang
     candidate.grant == Some(type_) && candidate.grant_version.as_ref() == Some(&wanted.version)
 }
 
-/// Reports whether a host has the grant for the change.
+/// Reports whether a host has a grant to update for the change, with the same disruption or an unknown one.
 pub(super) fn is_granted(candidate: &Candidate, wanted: &PendingChange) -> bool {
     has(candidate, GrantType::Update, wanted) && candidate.grant_disruption.is_none_or(|d| d == wanted.disruption)
 }
 
-/// Returns the time `by` after `since`; `None` means never.
+/// Returns the time that is `by` after `since`. `None` means never.
 pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Timestamp> {
     since?.checked_add(SignedDuration::try_from(by?).ok()?).ok()
 }

@@ -1,7 +1,7 @@
 //! Decision about which hosts get a grant.
 //!
 //! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joins disrupt no node and are bounded by
-//! `provisioning.maxConcurrent` alone. Disruptions of a working node, for example an update, a restart or its removal, are bounded by
+//! `provisioning.maxConcurrent` alone. Disruptions of a working node, for example an update, a restart or a removal, are bounded by
 //! `rollout.maxUnavailable`; operations on a node that does not work are not charged to it.
 //!
 //! If a revoked grant may disrupt a node, its slot goes to another host only in the next decision: the write may fail because the operation has begun
@@ -30,7 +30,7 @@ pub use super::candidate::{Candidate, Lost, PendingChange, lost};
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent limit")]
 pub struct Limits {
-    /// Number of hosts that may join at once. The same number applies separately to repairs, to changes without a disruption, to changes of
+    /// Maximum number of hosts that may join at once. The same number applies separately to repairs, to changes without a disruption, to changes of
     /// unavailable nodes, and to removals that disturb no available node.
     pub max_concurrent: u32,
     /// Number of nodes that may be unavailable at once.
@@ -124,17 +124,17 @@ pub struct Decision {
     pub lost: Vec<String>,
     /// True if too many nodes are not Ready or lost, so that none is repaired or none is written off.
     pub too_many_unhealthy: bool,
-    /// Names of the nodes that wait for a grant for their change, in their order.
+    /// Names of the nodes that wait for a grant to update, in the order of their turns.
     pub waiting: Vec<String>,
     /// Cause that keeps all waiting nodes from their turn, although nothing blocks the rollout.
     pub used_up: Option<UsedUp>,
 }
 
-/// Decides about the grants of a pool. The same state gives the same decision, whatever the order of `candidates`.
+/// Decides about the grants of a pool. Decisions ignore vanishing hosts. The same state gives the same decision, whatever the order of `candidates`.
 pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Decision {
     if candidates.iter().any(|s| s.vanishing) {
-        let rest: Vec<Candidate> = candidates.iter().filter(|s| !s.vanishing).cloned().collect();
-        return decide(&rest, limits, now);
+        let remaining: Vec<Candidate> = candidates.iter().filter(|s| !s.vanishing).cloned().collect();
+        return decide(&remaining, limits, now);
     }
     let mut plan = Plan::new(candidates, limits, now);
     plan.join();
@@ -236,7 +236,7 @@ impl<'a> Plan<'a> {
             Some(GrantType::Maintenance) => {
                 let is_held = self.limits.paused || candidate.held || candidate.withheld;
                 let is_wanted = candidate.maintenance.is_some() && !is_held;
-                return !candidate.irrevocable && (!is_wanted || self.budgets.has_recovered(candidate));
+                return !candidate.irrevocable && (!is_wanted || self.budgets.exceeds_pod_budget(candidate));
             }
             // Windows restrict changes, not repairs.
             Some(GrantType::Repair) => return !candidate.irrevocable && !self.may_repair(candidate),
@@ -245,7 +245,7 @@ impl<'a> Plan<'a> {
         let is_stopped = candidate.grant == Some(GrantType::Update)
             && matches!(self.limits.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
         let goes_on = is_wanted && !is_stopped && self.may_change() && !candidate.held && !candidate.withheld;
-        !candidate.irrevocable && !candidate.leaving && (!goes_on || self.budgets.has_recovered(candidate))
+        !candidate.irrevocable && !candidate.leaving && (!goes_on || self.budgets.exceeds_pod_budget(candidate))
     }
 
     fn is_base(&self, candidate: &Candidate) -> bool {
@@ -322,14 +322,14 @@ impl<'a> Plan<'a> {
             // The removal of a working node has failed before the cordon, because its host cannot be reached or proven: another node uses its slot
             // until the next attempt.
             let is_in_vain = self.waits(candidate) && candidate.available && !candidate.removing;
-            let held = (candidate.held || self.budgets.has_recovered(candidate) || is_in_vain) && !orphan;
-            if !held && candidate.grant == Some(wanted) {
+            let must_wait = (candidate.held || self.budgets.exceeds_pod_budget(candidate) || is_in_vain) && !orphan;
+            if !must_wait && candidate.grant == Some(wanted) {
                 self.keep(candidate);
                 continue;
             }
-            let may = if orphan {
+            let may_leave = if orphan {
                 true
-            } else if self.limits.paused || held {
+            } else if self.limits.paused || must_wait {
                 false
             } else if candidate.joined
                 && candidate.available
@@ -339,9 +339,9 @@ impl<'a> Plan<'a> {
             } else {
                 self.budgets.charge(candidate, Charge::Removal)
             };
-            if may {
+            if may_leave {
                 self.give(candidate, wanted);
-            } else if candidate.begun && candidate.grant.is_some() && !self.budgets.has_recovered(candidate) {
+            } else if candidate.begun && candidate.grant.is_some() && !self.budgets.exceeds_pod_budget(candidate) {
                 self.keep(candidate);
             }
         }

@@ -4,8 +4,8 @@ use jiff::SignedDuration;
 
 use super::*;
 
-/// Covers a host that was off for four days. Its certificate has the default lifetime, and is as old as it can get on a host that is on. wicd renews
-/// it by itself, because the host is back in time.
+/// Covers a host that was off for four days. Before, its certificate with the default lifetime was as old as it gets on a host that is on. wicd
+/// renews the certificate by itself if the host is back before the expiry.
 #[test]
 fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
     let issued = Timestamp::UNIX_EPOCH;
@@ -27,12 +27,12 @@ fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
     }
     let mut unknown = node("a");
     unknown.renew_certificate(None, Some(V2), V2, NOW);
-    assert_eq!(unknown, node("a"), "an end that is not known is not over");
+    assert_eq!(unknown, node("a"), "an unknown expiry is not in the past");
 }
 
 /// Covers an expired certificate, without which wicd can neither follow another version nor report.
 #[test]
-fn no_certificate_waits_for_a_rollout() {
+fn a_renewal_does_not_wait_for_a_rollout() {
     let expired = |candidate: Candidate| Candidate { renews: Some("1-a".into()), ..candidate };
     let renewing = |candidate: Candidate| Candidate {
         grant_version: Some("1-a".into()),
@@ -48,16 +48,16 @@ fn no_certificate_waits_for_a_rollout() {
     for (name, candidate, limits, expected) in [
         ("the window is closed", expired(ready_to_go("a")), closed(), &renewal),
         ("the step waits for its approval", expired(ready_to_go("a")), gated(0), &renewal),
-        ("the version has failed on it", expired(failed(ready_to_go("a"))), limits(), &renewal),
-        ("it is first, and then the change", expired(ready_to_go("a")), limits(), &renewal),
+        ("the node failed to follow the version", expired(failed(ready_to_go("a"))), limits(), &renewal),
+        ("the renewal comes before the change", expired(ready_to_go("a")), limits(), &renewal),
         ("it follows the target", expired(node("a")), limits(), &renewal),
         ("the pool is paused", expired(ready_to_go("a")), paused(), &None),
-        ("a user holds the node", held(expired(ready_to_go("a"))), limits(), &None),
+        ("the node is on hold", held(expired(ready_to_go("a"))), limits(), &None),
     ] {
         assert_eq!(&renewed(candidate, &limits), expected, "{name}");
     }
     check! {
-        "what has begun goes on": [renewing(ready_to_go("a"))], &closed() => "",
-        "until a user stops it": [held(renewing(ready_to_go("a")))], &closed() => "a -",
+        "a begun renewal continues in a closed window": [renewing(ready_to_go("a"))], &closed() => "",
+        "a hold aborts a begun renewal": [held(renewing(ready_to_go("a")))], &closed() => "a -",
     }
 }

@@ -61,15 +61,15 @@ fn can_be_taken_back(candidate: &Candidate) -> bool {
     }
 }
 
-/// Checks the invariants of every decision.
-#[expect(clippy::too_many_lines, reason = "one act after the other")]
+/// Decides about the grants of a pool, and checks the invariants of every decision.
+#[expect(clippy::too_many_lines, reason = "one check after another")]
 pub(super) fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
     let decision = decide(candidates, limits, now);
     let base = |s: &&Candidate| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);
     let cap = limits.max_unavailable.of(u32::try_from(candidates.iter().filter(base).count()).unwrap()) as usize;
     // A hold does not make a node available while an operation disturbs it.
-    let pays = |s: &&Candidate| base(s) || (s.held && loses_pods(s));
-    let before = candidates.iter().filter(pays).filter(|s| takes_one(s)).count();
+    let is_charged = |s: &&Candidate| base(s) || (s.held && loses_pods(s));
+    let before = candidates.iter().filter(is_charged).filter(|s| takes_one(s)).count();
     let mut after = candidates.to_vec();
     for candidate in &mut after {
         if let Some(change) = decision.changes.get(&candidate.name) {
@@ -78,7 +78,7 @@ pub(super) fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -
     }
     let pairs = || candidates.iter().zip(&after);
     let new = pairs().filter(|(old, new)| base(new) && takes_one(new) && !takes_one(old)).count();
-    prop_assert!(new == 0 || before + new <= cap, "{new} more than {before}: {decision:?}");
+    prop_assert!(new == 0 || before + new <= cap, "{new} nodes in addition to {before}, of {cap}: {decision:?}");
     prop_assert!(limits.others.as_ref().is_none_or(|share| new <= share.left as usize), "{decision:?}");
 
     // A node that was down when its operation was granted may be up again: no more nodes than allowed are disturbed, whatever their state was.
@@ -88,7 +88,7 @@ pub(super) fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -
         |(old, new): (&Candidate, &Candidate)| loses_pods(new) && (!loses_pods(old) || can_be_taken_back(old));
     prop_assert!(
         losing(&after) <= cap || !pairs().any(goes_on),
-        "{} of {cap} lose their pods: {decision:?}",
+        "{} nodes lose their pods, and {cap} may: {decision:?}",
         losing(&after)
     );
 
@@ -97,9 +97,12 @@ pub(super) fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -
     for (old, new) in pairs() {
         let is_left_alone = old.vanishing || (old.leaving && old.deconfiguring);
         prop_assert!(!is_left_alone || !decision.changes.contains_key(&old.name), "{old:?} {new:?}");
-        prop_assert!(is_left_alone || old.leaving || !leaves(new.grant), "who is to stay is removed: {new:?}");
+        prop_assert!(is_left_alone || old.leaving || !leaves(new.grant), "a host that stays is removed: {new:?}");
         let orphan = old.leaving && (limits.orphan || old.let_go);
-        prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
+        prop_assert!(
+            is_left_alone || !orphan || new.grant == Some(GrantType::Orphan),
+            "a host is not orphaned: {new:?}"
+        );
     }
     // An operation that is no longer wanted is aborted, as long as the host is unchanged.
     let is_reversible = |old: &Candidate| old.begun && !old.irrevocable && !old.leaving && !old.vanishing;
@@ -120,7 +123,7 @@ pub(super) fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -
         prop_assert_eq!(grant == GrantType::Provision, !old.joined && !leaves);
         prop_assert!(!old.held || grant == GrantType::Orphan);
         let changes = grant.is_change() || grant == GrantType::Stage;
-        prop_assert!(!old.withheld || !changes, "a node loses what it has: {new:?}");
+        prop_assert!(!old.withheld || !changes, "a withheld node is changed: {new:?}");
         prop_assert!(!waits || leaves);
         let (version, disruption) =
             old.change.as_ref().map_or((None, None), |w| (Some(&w.version), Some(w.disruption)));
@@ -205,6 +208,6 @@ pub(super) fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -
         }
         next = decide(&after, limits, now);
     }
-    prop_assert!(next.changes.is_empty(), "does not come to rest: {:?}", next);
+    prop_assert!(next.changes.is_empty(), "the decisions do not become stable: {:?}", next);
     Ok(decision)
 }

@@ -48,7 +48,7 @@ fn dead(name: &str) -> Candidate {
 fn long_dead(name: &str) -> Candidate {
     Candidate { down_since: at(-600), ..dead(name) }
 }
-/// Returns a host whose last attempt has failed, and that may be tried again.
+/// Returns a host whose last attempt has failed, and whose backoff is over.
 fn tried(candidate: Candidate) -> Candidate {
     Candidate { waits_until: at(-1), ..candidate }
 }
@@ -71,7 +71,7 @@ fn changed_by(disruption: Disruption, candidate: Candidate) -> Candidate {
         ..candidate
     }
 }
-/// Returns a node that needs a change.
+/// Returns a node that needs a change with a drain.
 fn old(candidate: Candidate) -> Candidate {
     changed_by(Disruption::Drain, candidate)
 }
@@ -122,56 +122,56 @@ fn hosts_join_and_leave_within_the_limits() {
     let orphan = Limits { orphan: true, ..limits() };
     check! {
         "new hosts up to the limit, by name": [new("c"), new("a"), new("b")] => "a Provision, b Provision",
-        "a candidate that is taken counts": [granted(new("a"), Provision), new("b"), new("c")] => "b Provision",
-        "who has failed goes last": [tried(new("a")), new("b"), new("c")] => "b Provision, c Provision",
-        "who waits gives its candidate away":
+        "a granted join counts against the limit": [granted(new("a"), Provision), new("b"), new("c")] => "b Provision",
+        "a host whose join failed comes last": [tried(new("a")), new("b"), new("c")] => "b Provision, c Provision",
+        "a host in backoff passes its slot to another host":
             [waiting(granted(new("a"), Provision)), new("b"), new("c")] => "a -, b Provision, c Provision",
-        "who waits is not taken": [waiting(new("a"))] => "",
-        "who has joined gives its candidate back": [granted(node("a"), Provision)] => "a -",
-        "nothing to do": [node("a"), node("b")] => "",
-        "paused: nothing new": [new("a"), leaving(node("b"))], &paused() => "",
-        "paused: what has begun goes on":
+        "a host in backoff gets no grant": [waiting(new("a"))] => "",
+        "the grant of a joined host is revoked": [granted(node("a"), Provision)] => "a -",
+        "nodes that need nothing get no grant": [node("a"), node("b")] => "",
+        "in a paused pool, nothing begins": [new("a"), leaving(node("b"))], &paused() => "",
+        "in a paused pool, granted joins and removals continue":
             [granted(new("a"), Provision), granted(leaving(node("b")), Remove)], &paused() => "",
-        "a window that is closed does not concern them":
+        "a closed window restricts neither joins nor removals":
             [new("a"), leaving(node("b"))], &closed() => "a Provision, b Remove",
-        "one at a time leaves": [leaving(node("a")), leaving(node("b")), node("c")] => "a Remove",
-        "one that leaves already counts": [granted(leaving(node("a")), Remove), leaving(node("b"))] => "",
-        "a dead node takes the budget of the others": [dead("a"), leaving(node("b"))] => "",
-        "a node whose removal could not begin gives its place to others":
+        "one node is removed at a time": [leaving(node("a")), leaving(node("b")), node("c")] => "a Remove",
+        "a granted removal counts against the budget": [granted(leaving(node("a")), Remove), leaving(node("b"))] => "",
+        "a node that is not Ready uses up the budget": [dead("a"), leaving(node("b"))] => "",
+        "a node whose removal could not begin passes its slot to another node":
             [waiting(granted(leaving(node("a")), Remove)), leaving(node("b"))] => "a -",
-        "until its next attempt": [waiting(leaving(node("a"))), leaving(node("b"))] => "b Remove",
-        "and keeps it once it is cordoned":
+        "while it waits for its next attempt, another node is removed": [waiting(leaving(node("a"))), leaving(node("b"))] => "b Remove",
+        "a cordoned node keeps its slot while it waits":
             [Candidate { removing: true, ..waiting(granted(leaving(cordoned(node("a"))), Remove)) },
                 leaving(node("b"))] => "",
-        "but is itself removed for nothing": [leaving(dead("a")), node("b")] => "a Remove",
-        "who never joined is removed for nothing":
+        "the removal of a node that is not Ready is not charged to maxUnavailable": [leaving(dead("a")), node("b")] => "a Remove",
+        "the removal of a host that never joined is not charged to maxUnavailable":
             [dead("x"), leaving(new("a")), leaving(new("b")), leaving(new("c"))] => "a Remove, b Remove",
-        "a removal that fails blocks no other host":
+        "a failed removal blocks no other host":
             [waiting(granted(leaving(dead("a")), Remove)), granted(leaving(dead("b")), Remove), leaving(dead("c")),
                 leaving(dead("d"))] => "c Remove",
-        "orphans go at once": [leaving(node("a")), held(leaving(node("b")))], &orphan => "a Orphan, b Orphan",
-        "Orphan goes before a removal that was granted": [granted(leaving(node("a")), Remove)], &orphan => "a Orphan",
-        "and before a change that has begun": [leaving(begun(to(V2, Update, old(dead("a")))))], &orphan => "a Orphan",
-        "what is being deconfigured is finished":
+        "all leaving hosts are orphaned at once, even on hold": [leaving(node("a")), held(leaving(node("b")))], &orphan => "a Orphan, b Orphan",
+        "a grant to orphan replaces a grant to remove": [granted(leaving(node("a")), Remove)], &orphan => "a Orphan",
+        "a grant to orphan replaces a begun update": [leaving(begun(to(V2, Update, old(dead("a")))))], &orphan => "a Orphan",
+        "a host that is being deconfigured keeps its grant to remove":
             [held(Candidate { deconfiguring: true, ..granted(leaving(dead("a")), Remove) })], &orphan => "",
-        "one without a deletion by a user is released, in a pool that deconfigures":
+        "a host that no user has deleted is orphaned, even in a pool that deconfigures":
             [held(leaving(Candidate { let_go: true, ..node("a") })), leaving(node("b")),
                 node("c")] => "a Orphan, b Remove",
-        "one that vanishes is ignored, and blocks no other host":
+        "a host that is removed with its machine is ignored, and blocks no other host":
             [leaving(Candidate { vanishing: true, ..granted(dead("a"), Update) }), leaving(node("b")),
                 node("c")] => "b Remove",
-        "leaving in the middle of joining": [granted(leaving(new("a")), Provision)] => "a Remove",
-        "who is to stay is not removed": [granted(node("a"), Remove)] => "a -",
-        "nor who was drained for it": [granted(Candidate { available: false, ..node("a") }, Remove)] => "a -",
-        "who is held neither joins nor leaves":
+        "a host that leaves while it joins is removed": [granted(leaving(new("a")), Provision)] => "a Remove",
+        "the removal of a host that stays is revoked": [granted(node("a"), Remove)] => "a -",
+        "the removal of a host that stays is revoked even after its drain": [granted(Candidate { available: false, ..node("a") }, Remove)] => "a -",
+        "a host on hold neither joins nor leaves":
             [held(new("a")), held(leaving(node("b"))), held(granted(new("c"), Provision))] => "c -",
-        "leaving before the update has begun": [leaving(to(V2, Update, ready_to_go("a")))] => "a Remove",
-        "leaving in the middle of an update, whose place it takes":
+        "a removal replaces an update that has not begun": [leaving(to(V2, Update, ready_to_go("a")))] => "a Remove",
+        "a removal takes over the slot of a begun update":
             [leaving(begun(to(V2, Update, old(dead("a"))))), node("b")] => "a Remove",
-        "leaving during a change that is not disruptive, which has no place":
+        "a removal does not get a slot from a change without disruption, which has none":
             [Candidate { grant_disruption: Some(Disruption::None), ..leaving(begun(to(V2, Update, old(node("a"))))) },
                 dead("b")] => "",
-        "on hold, it is updated first": [held(leaving(begun(to(V2, Update, old(dead("a"))))))] => "",
+        "a begun update on hold continues before the removal": [held(leaving(begun(to(V2, Update, old(dead("a"))))))] => "",
     }
 }
 
@@ -181,19 +181,19 @@ fn cordoned(candidate: Candidate) -> Candidate {
 }
 
 #[test]
-fn nodes_that_come_back_in_the_middle_are_not_too_many() {
+fn no_more_nodes_than_allowed_are_disturbed_when_nodes_become_ready_again() {
     use GrantType::{Remove, Update};
     let drains = |name: &str| Candidate { removing: true, ..granted(leaving(cordoned(node(name))), Remove) };
     let update = |name: &str| begun(to(V2, Update, cordoned(ready_to_go(name))));
     let wiped = |name: &str| Candidate { deconfiguring: true, ..drains(name) };
     check! {
-        "of two that are drained at once, one is let alone": [drains("a"), drains("b")] => "b -",
-        "it waits while its own cordon is there": [drains("a"), leaving(cordoned(node("b")))] => "",
-        "what is wiped goes on": [wiped("b"), drains("a")] => "a -",
-        "a change makes way, too": [update("a"), drains("b")] => "b -",
-        "what is changed does not": [changed(update("b")), changed(update("a"))] => "",
-        "a node that is still down costs nothing": [drains("a"), granted(leaving(dead("b")), Remove)] => "",
-        "and is not begun with when it is up again": [drains("a"), leaving(cordoned(node("b")))] => "",
+        "of two nodes that are drained at once, one is uncordoned": [drains("a"), drains("b")] => "b -",
+        "its removal waits while it is still cordoned": [drains("a"), leaving(cordoned(node("b")))] => "",
+        "a deconfiguration continues, and a drain is aborted": [wiped("b"), drains("a")] => "a -",
+        "of an update and a removal, the second by name is aborted": [update("a"), drains("b")] => "b -",
+        "updates that have changed their hosts continue": [changed(update("b")), changed(update("a"))] => "",
+        "the removal of a node that is not Ready continues": [drains("a"), granted(leaving(dead("b")), Remove)] => "",
+        "its removal waits when it is Ready again": [drains("a"), leaving(cordoned(node("b")))] => "",
     }
 }
 
@@ -202,10 +202,10 @@ fn hosts_whose_joins_were_interrupted_leave_one_after_another() {
     let interrupted = |name| leaving(changed(node(name)));
     let removed = |candidate| granted(Candidate { removing: true, begun: false, ..candidate }, GrantType::Remove);
     check! {
-        "none has its turn": [interrupted("a"), interrupted("b")] => "a Remove",
-        "one has a cordon that was left": [cordoned(interrupted("a")), interrupted("b")] => "a Remove",
-        "one has its turn": [removed(interrupted("a")), interrupted("b")] => "",
-        "and drains": [removed(cordoned(interrupted("a"))), interrupted("b")] => "",
+        "one of two hosts gets a grant": [interrupted("a"), interrupted("b")] => "a Remove",
+        "a leftover cordon does not delay the removal": [cordoned(interrupted("a")), interrupted("b")] => "a Remove",
+        "the second host waits for the first": [removed(interrupted("a")), interrupted("b")] => "",
+        "the second host waits while the first is drained": [removed(cordoned(interrupted("a"))), interrupted("b")] => "",
     }
 }
 
@@ -217,23 +217,23 @@ fn a_hold_does_not_make_room() {
     let being_removed_as = |name| Candidate { removing: true, ..leaving(node(name)) };
     let being_removed = being_removed_as("a");
     check! {
-        "a change goes on under its hold": [held_change, ready_to_go("b")] => "",
-        "a removal ends before its place is free": [held_removal, ready_to_go("b")] => "a -",
-        "without its grant, too": [being_removed, held(ready_to_go("b"))] => "",
-        "and it counts": [held(being_removed_as("a")), ready_to_go("b")] => "",
+        "a begun update on hold keeps its slot": [held_change, ready_to_go("b")] => "",
+        "the slot of a revoked removal is free in the next decision": [held_removal, ready_to_go("b")] => "a -",
+        "a removal in progress without a grant keeps its slot": [being_removed, held(ready_to_go("b"))] => "",
+        "a removal in progress on hold keeps its slot": [held(being_removed_as("a")), ready_to_go("b")] => "",
     }
 }
 
-/// Covers a used grant, which must be replaced because the instance does nothing more with it.
+/// Covers a used grant. It must be replaced, because it has no further effect.
 #[test]
-fn a_grant_whose_operation_is_over_is_not_left_as_it_is() {
+fn a_used_grant_is_replaced() {
     let follows = |used| Candidate { grant_used: used, ..to(V2, GrantType::Update, ready_to_go("a")) };
     assert_eq!(changes(&[follows(false)], &limits()), "");
     assert_eq!(changes(&[follows(true)], &limits()), "a Update");
 }
 
 #[test]
-fn what_is_granted_says_what_to_do() {
+fn a_grant_has_the_version_disruption_and_services_of_the_change() {
     let decision = decide(&[ready_to_go("a"), old(node("b"))], &limits(), NOW);
     let update = Granting {
         type_: GrantType::Update,
@@ -251,7 +251,7 @@ fn what_is_granted_says_what_to_do() {
 }
 
 #[test]
-fn unavailable_nodes_first_then_zone_after_zone_and_lost_ones_last() {
+fn unavailable_nodes_come_first_then_zone_by_zone_and_lost_nodes_last() {
     let zoned = |zone: &str, candidate| Candidate { zone: zone.into(), ..old(candidate) };
     let mut candidates = vec![zoned("z1", silent("gone")), zoned("z9", dead("down"))];
     candidates.extend((0..3).map(|n| zoned("z1", node(&format!("a{n}")))));
@@ -262,26 +262,26 @@ fn unavailable_nodes_first_then_zone_after_zone_and_lost_ones_last() {
 }
 
 #[test]
-fn looks_again_when_something_changes_by_itself() {
+fn the_next_decision_is_due_at_the_earliest_deadline() {
     let wait = |s, candidate| Candidate { waits_until: at(s), ..candidate };
     let lost = Limits { ignore_lost_after: Some(Duration::from_secs(150)), ..limits() };
     let never = Limits { remediation: RemediationType::None, ..lost.clone() };
     let unreachable = Candidate { unreachable: true, ..dead("a") };
     for (name, candidates, limits, expected) in [
         ("nothing", vec![node("a")], limits(), None),
-        ("the first wait", vec![wait(90, new("a")), wait(60, new("b")), wait(-5, new("c"))], limits(), at(60)),
+        ("the earliest backoff", vec![wait(90, new("a")), wait(60, new("b")), wait(-5, new("c"))], limits(), at(60)),
         ("a repair", vec![dead("a"), wait(900, new("b"))], limits(), at(500)),
-        ("no repair", vec![dead("a"), wait(900, new("b"))], never.clone(), at(900)),
+        ("no repair, and a backoff", vec![dead("a"), wait(900, new("b"))], never.clone(), at(900)),
         ("a repair that is due", vec![long_dead("a"), held(dead("b"))], limits(), None),
-        ("lost", vec![unreachable.clone()], never, at(50)),
-        ("lost before it is repaired", vec![unreachable], lost, at(50)),
+        ("a node that counts as lost later", vec![unreachable.clone()], never, at(50)),
+        ("a node that counts as lost before it is repaired", vec![unreachable], lost, at(50)),
     ] {
         assert_eq!(decide(&candidates, &limits, NOW).next, expected, "{name}");
     }
 }
 
 #[test]
-fn a_node_that_would_lose_settings_is_left_as_it_is() {
+fn a_node_that_would_lose_settings_is_not_changed() {
     let withheld = |candidate: Candidate| Candidate { withheld: true, ..candidate };
     let limits = Limits { remediation: RemediationType::Reboot, ..limits() };
     let asks = |candidate: Candidate| Candidate { wants_reboot: true, ..candidate };
@@ -296,7 +296,10 @@ fn a_node_that_would_lose_settings_is_left_as_it_is() {
         assert!(!matches!(decision.changes.get("a"), Some(Some(_))), "{candidate:?}: {decision:?}");
         assert!(!decision.waiting.contains(&"a".to_string()), "{candidate:?}: {decision:?}");
         // A node that is down uses up the budget, withheld or not.
-        assert!(!candidate.available || decision.changes.contains_key("b"), "the others go on: {decision:?}");
+        assert!(
+            !candidate.available || decision.changes.contains_key("b"),
+            "the other node is not updated: {decision:?}"
+        );
     }
     let key = withheld(Candidate { wants_key: true, ..ready_to_go("a") });
     let given = decide(&[key], &limits, NOW).changes.remove("a").flatten().map(|g| g.type_);
@@ -307,7 +310,7 @@ fn a_node_that_would_lose_settings_is_left_as_it_is() {
 
 /// Covers an uncharged grant that must get a slot: otherwise the operator would cordon the node just before its pool revokes the grant.
 #[test]
-fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
+fn an_uncharged_grant_is_marked_and_gets_a_slot_when_the_node_takes_pods_again() {
     use GrantType::Remove;
     let limits = limits();
     let down = Candidate { ready: false, ..dead("a") };
@@ -322,7 +325,7 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     let busy = Candidate { removing: true, ..granted(leaving(node("b")), Remove) };
     let decision = decide(&[back("a"), busy], &limits, NOW);
     assert!(decision.placed.is_empty(), "{decision:?}");
-    assert_eq!(decision.changes, BTreeMap::from([("a".into(), None)]), "it waits for its turn");
+    assert_eq!(decision.changes, BTreeMap::from([("a".into(), None)]), "the node waits for its turn");
 
     // Another node has the slot and may be cordoned already, whichever is first by name.
     for (a, b) in [("a", "b"), ("b", "a")] {
@@ -333,7 +336,10 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     }
     let unwanted = granted(node("b"), GrantType::Reboot);
     let decision = decide(&[back("a"), unwanted], &up_to(2), NOW);
-    assert!(decision.placed.is_empty(), "what is taken back in the same decision is free in the next: {decision:?}");
+    assert!(
+        decision.placed.is_empty(),
+        "the slot of a grant that is revoked now is free in the next decision: {decision:?}"
+    );
 }
 
 #[path = "grants_certificate_tests.rs"]

@@ -1,4 +1,4 @@
-//! Walks of simulated pools: hosts do what happens to them, and users change their minds.
+//! Random walks of simulated pools: operations succeed and fail, hosts die and recover, and users change the pool.
 
 #[path = "grants_invariants_tests.rs"]
 mod invariants;
@@ -170,7 +170,7 @@ proptest! {
                 0 => world.limits.paused ^= true,
                 1 => world.limits.open ^= true,
                 2 => *held ^= true,
-                3 => world.hosts[who].is_wanted_or_not(),
+                3 => world.hosts[who].toggle_listing(),
                 4 => *wants_reboot = *joined,
                 5 => world.target = format!("v{passed}"),
                 6 => world.limits.gate.limit = None,
@@ -190,7 +190,7 @@ proptest! {
     /// Checks that no node stays cordoned, whatever happened before: when a user pauses the pool, holds its nodes, closes its window or revokes the
     /// change, operations that have changed nothing on a host are aborted, and the others are completed.
     #[test]
-    fn all_is_uncordoned_in_the_end(
+    fn no_node_stays_cordoned(
         world in any_world(),
         rounds in proptest::collection::vec((proptest::collection::vec(any_event(), 14), 0..120i64, 0..20u8), 30),
         stop in 0..4u8,
@@ -228,7 +228,7 @@ proptest! {
                 host.broken = false;
                 host.act(Event::GoesOn, &target, now);
                 if host.candidate.down_since.is_some() && !host.candidate.begun {
-                    host.is_up();
+                    host.come_up();
                 }
                 if stop == 3 && !host.candidate.begun {
                     // An operation that could not be aborted may have ended at an earlier target.
@@ -244,7 +244,7 @@ proptest! {
     /// Checks that no more nodes than allowed are ever unavailable, however operations begin, end and fail, as long as no node dies by itself, and
     /// the limits stay the same.
     #[test]
-    fn never_more_are_unavailable_than_allowed(
+    fn no_more_nodes_than_allowed_are_ever_unavailable(
         world in any_world(),
         rounds in proptest::collection::vec((proptest::collection::vec(any_event(), 14), 0..120i64, 0..20u8), 60),
     ) {
@@ -256,13 +256,13 @@ proptest! {
         }
         let total = u32::try_from(world.hosts.len()).unwrap();
         let cap = world.limits.max_unavailable.of(total) as usize;
-        // Without written-off or released nodes, a percentage of the pool stays the same number.
+        // Lost and orphaned nodes would change the number of nodes that a percentage stands for.
         (world.limits.ignore_lost_after, world.limits.orphan) = (None, false);
         for (events, passed, whim) in rounds {
             world.now += passed;
             match whim {
                 0 => world.target = format!("v{passed}"),
-                1..=4 => world.hosts[usize::try_from(passed).unwrap() % many].is_wanted_or_not(),
+                1..=4 => world.hosts[usize::try_from(passed).unwrap() % many].toggle_listing(),
                 _ => {}
             }
             world.decide()?;
@@ -293,7 +293,7 @@ proptest! {
         for (host, broken) in world.hosts.iter_mut().zip(broken) {
             (host.candidate.held, host.gave_up, host.candidate.vanishing, host.candidate.withheld) = (false, None, false, false);
             let dead = host.candidate.joined && !host.candidate.ready;
-            // A node that is down forever without repair must also be unreachable, so that it counts as lost.
+            // A node that no repair brings back must also be unreachable, so that it counts as lost.
             if dead && (broken || world.limits.remediation == RemediationType::None) {
                 (host.broken, host.candidate.unreachable) = (true, true);
                 // A node that stays in maintenance would be waited for.

@@ -13,9 +13,13 @@ use super::{
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) candidate: Candidate,
+    /// Version that the host follows.
     pub(super) follows: String,
+    /// Version whose files are on the host.
     pub(super) has: Option<String>,
+    /// Version that the host failed to follow.
     pub(super) gave_up: Option<String>,
+    /// Disruption of the next change.
     pub(super) disruption: Disruption,
     /// True if every operation on the host fails.
     pub(super) broken: bool,
@@ -23,6 +27,7 @@ pub(super) struct Host {
     pub(super) asks_again: bool,
 }
 
+/// Simulated pool.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) now: i64,
@@ -46,7 +51,8 @@ pub(super) fn time(second: i64) -> Timestamp {
 }
 
 impl Host {
-    fn look(&mut self, target: &str) {
+    /// Sets the observed state that follows from the hidden state.
+    fn observe(&mut self, target: &str) {
         let wanted =
             || PendingChange { version: target.into(), disruption: self.disruption, services: vec!["kubelet".into()] };
         self.candidate.change = (self.candidate.joined && self.follows != target).then(wanted);
@@ -54,23 +60,23 @@ impl Host {
         self.candidate.failed = self.gave_up.as_deref() == Some(target);
     }
 
-    fn is_down(&mut self, now: i64) {
+    fn go_down(&mut self, now: i64) {
         (self.candidate.ready, self.candidate.available) = (false, false);
         self.candidate.down_since = self.candidate.down_since.or(Some(time(now)));
     }
 
-    pub(super) fn is_up(&mut self) {
+    pub(super) fn come_up(&mut self) {
         (self.candidate.ready, self.candidate.available, self.candidate.unreachable) =
             (self.candidate.joined, self.candidate.joined, false);
         (self.candidate.down_since, self.broken) = (None, false);
     }
 
-    fn is_gone(&mut self) {
+    fn disappear(&mut self) {
         self.candidate = Candidate { name: self.candidate.name.clone(), ..Candidate::default() };
     }
 
     /// Removes the host from the list or adds it again, as a user does.
-    pub(super) fn is_wanted_or_not(&mut self) {
+    pub(super) fn toggle_listing(&mut self) {
         self.candidate.leaving ^= !self.candidate.deconfiguring;
     }
 
@@ -80,15 +86,15 @@ impl Host {
         let event = if self.broken && event == Event::GoesOn { Event::Fails } else { event };
         match (event, self.candidate.grant) {
             (Event::Dies, _) if self.candidate.joined => {
-                self.is_down(now);
+                self.go_down(now);
                 self.candidate.unreachable = true;
             }
-            (Event::Recovers, _) if !self.candidate.begun => self.is_up(),
+            (Event::Recovers, _) if !self.candidate.begun => self.come_up(),
             (Event::Fails, Some(GrantType::Update)) if self.candidate.begun && !self.broken => {
                 // The host has gone back to the previous version.
                 (self.candidate.begun, self.candidate.irrevocable) = (false, false);
                 self.gave_up.clone_from(&self.candidate.grant_version);
-                self.is_up();
+                self.come_up();
             }
             (Event::Fails, Some(GrantType::RotateKey)) => {
                 self.candidate.rotating = false;
@@ -102,7 +108,7 @@ impl Host {
                 self.candidate.waits_until = Some(time(now + 60));
                 self.candidate.unreachable = self.broken;
             }
-            (Event::GoesOn, _) if self.candidate.vanishing => self.is_gone(),
+            (Event::GoesOn, _) if self.candidate.vanishing => self.disappear(),
             // A pull ends between two images.
             (Event::GoesOn, None) => self.candidate.pulling = false,
             (Event::GoesOn, Some(grant)) if !waits => self.proceed(grant, target, now),
@@ -115,7 +121,7 @@ impl Host {
         match grant {
             GrantType::Provision if !self.candidate.joined => {
                 (self.candidate.joined, self.follows) = (true, target.into());
-                self.is_up();
+                self.come_up();
             }
             GrantType::Stage => {
                 self.has.clone_from(&self.candidate.grant_version);
@@ -129,7 +135,7 @@ impl Host {
                     self.candidate.available = false;
                 }
                 if grant == GrantType::Reboot || self.candidate.grant_disruption == Some(Disruption::Reboot) {
-                    self.is_down(now);
+                    self.go_down(now);
                 }
             }
             GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance
@@ -152,14 +158,14 @@ impl Host {
                 } else if grant == GrantType::Update {
                     self.candidate.maintained_at = None;
                 }
-                self.is_up();
+                self.come_up();
             }
             // Before it is deconfigured, the host is only cordoned and drained.
             GrantType::Remove if self.candidate.available => self.candidate.available = false,
             GrantType::Remove if self.candidate.joined && !self.candidate.deconfiguring => {
                 self.candidate.deconfiguring = true;
             }
-            GrantType::Remove | GrantType::Orphan => self.is_gone(),
+            GrantType::Remove | GrantType::Orphan => self.disappear(),
             GrantType::RotateKey if !self.candidate.rotating => self.candidate.rotating = self.candidate.joined,
             GrantType::RotateKey => {
                 (self.candidate.rotating, self.candidate.wants_key, self.candidate.key_waits_until) =
@@ -176,9 +182,10 @@ impl Host {
 }
 
 impl World {
+    /// Observes all hosts.
     pub(super) fn candidates(&mut self) -> Vec<Candidate> {
         for host in &mut self.hosts {
-            host.look(&self.target);
+            host.observe(&self.target);
         }
         self.hosts.iter().map(|h| h.candidate.clone()).collect()
     }
@@ -205,10 +212,12 @@ impl World {
     }
 }
 
+/// Reports whether a grant removes or releases its host.
 pub(super) fn leaves(grant: Option<GrantType>) -> bool {
     matches!(grant, Some(GrantType::Remove | GrantType::Orphan))
 }
 
+/// Writes a grant of a decision to a host, or revokes the host's grant.
 pub(super) fn write(candidate: &mut Candidate, change: Option<&Granting>) {
     let gives_up = candidate.begun && !candidate.irrevocable && !candidate.leaving;
     if candidate.grant != change.map(|g| g.type_) || gives_up {

@@ -25,8 +25,8 @@ pub fn missing(listed: &[String], answer: &[String]) -> Vec<String> {
     listed.iter().filter(|image| answer.contains(image)).cloned().collect()
 }
 
-/// Returns the image to pull next. After a failure it is another one, if several are missing, so that an image that cannot be pulled does not block
-/// the others.
+/// Returns the image to pull next. If several images are missing, each failure selects another one, so that an image that cannot be pulled does not
+/// block the others.
 pub fn next<'a>(missing: &'a [String], failures: Option<&Failures>) -> Option<&'a String> {
     let failed = failures.map_or(0, |f| usize::try_from(f.count).unwrap_or_default());
     missing.get(failed.checked_rem(missing.len())?)
@@ -149,24 +149,29 @@ mod tests {
     }
 
     #[test]
-    fn who_has_work() {
+    fn a_host_wants_images_if_its_list_differs_from_what_it_has() {
         for (about, listed, there, expected) in [
             ("none listed", &[][..], None, false),
-            ("never asked", &["a"], None, true),
-            ("has them", &["a", "b"], Some(pulled(&["a", "b"], &["a", "b"], 0)), false),
-            ("in another order", &["a", "b"], Some(pulled(&["b", "a"], &["b", "a"], 0)), false),
-            ("one is missing", &["a", "b"], Some(pulled(&["a", "b"], &["a"], 0)), true),
-            ("one is to be released", &["a"], Some(pulled(&["a", "b"], &["a", "b"], 0)), true),
-            ("one may be pinned that was not reported", &["a"], Some(pulled(&["a", "b"], &["a"], 0)), true),
-            ("all are to be released", &[], Some(pulled(&["a"], &["a"], 0)), true),
-            ("all may be pinned", &[], Some(pulled(&["a"], &[], 0)), true),
+            ("no pull was attempted", &["a"], None, true),
+            ("the host has all images", &["a", "b"], Some(pulled(&["a", "b"], &["a", "b"], 0)), false),
+            ("the list has another order", &["a", "b"], Some(pulled(&["b", "a"], &["b", "a"], 0)), false),
+            ("an image is missing", &["a", "b"], Some(pulled(&["a", "b"], &["a"], 0)), true),
+            ("an image must be released", &["a"], Some(pulled(&["a", "b"], &["a", "b"], 0)), true),
+            (
+                "a requested image may be pinned although it was not reported",
+                &["a"],
+                Some(pulled(&["a", "b"], &["a"], 0)),
+                true,
+            ),
+            ("all images must be released", &[], Some(pulled(&["a"], &["a"], 0)), true),
+            ("no image was reported, but a requested one may be pinned", &[], Some(pulled(&["a"], &[], 0)), true),
         ] {
             assert_eq!(wants(&list(listed), &member("h", there).instance), expected, "{about}");
         }
     }
 
     #[test]
-    fn a_failure_is_of_its_list() {
+    fn a_failure_counts_only_for_its_list_of_images() {
         let now = Timestamp::UNIX_EPOCH;
         for (listed, waits) in [(&["a"][..], true), (&["b"], false), (&[], false)] {
             let mut member = member("h", Some(pulled(&["a"], &[], 1)));
@@ -195,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reported() {
+    fn the_message_counts_complete_pulling_and_failed_hosts() {
         let listed = list(&["a", "b", "c"]);
         let all = ["a", "b", "c"];
         let mut members = vec![

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use super::member::Member;
 
-/// Interval between reads of the Secrets, which the operator does not watch.
+/// Minimum interval between reads of the Secrets, which the operator does not watch.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// First SSH key of each host.
@@ -36,7 +36,7 @@ pub fn max_cache_age(secrets: usize) -> Duration {
     Duration::from_millis(50).saturating_mul(u32::try_from(secrets).unwrap_or(u32::MAX))
 }
 
-/// Returns the first keys of hosts, each once.
+/// Returns references to the first keys of hosts, each once.
 pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<SecretKey, SecretKeyRef> {
     hosts.values().filter_map(|h| h.private_keys.first()).map(|key| (secret_key(key), key.clone())).collect()
 }
@@ -91,8 +91,9 @@ impl Keys {
             let name = instance.name_any();
             let failures = instance.status.as_ref().and_then(|s| s.key_rotation.as_ref()?.failures.as_ref());
             if let Some(f) = failures {
-                let todo = if f.reason() == Reason::AuthenticationFailed { todo(instance) } else { String::new() };
-                standing.failed.push((name.clone(), f.summary() + &todo));
+                let remedies =
+                    if f.reason() == Reason::AuthenticationFailed { further_remedies(instance) } else { String::new() };
+                standing.failed.push((name.clone(), f.summary() + &remedies));
             }
             standing.old.push(name);
         }
@@ -103,7 +104,7 @@ impl Keys {
 }
 
 /// Returns further remedies for a host that refuses every key.
-fn todo(instance: &WindowsInstance) -> String {
+fn further_remedies(instance: &WindowsInstance) -> String {
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
     let machine = machine.map(|m| format!("; to see whether the Machine {m} is replaced, read its events"));
     format!("; or add the key that the host accepts to the list, after the first key{}", machine.unwrap_or_default())
@@ -114,7 +115,7 @@ fn todo(instance: &WindowsInstance) -> String {
 pub struct KeyRotationStatus {
     /// Number of nodes with a listed key.
     pub total: usize,
-    /// Names of the nodes that still accept an old key.
+    /// Names of the nodes that do not accept the first key of their list yet, or still accept an old key.
     pub old: Vec<String>,
     /// Names of the nodes whose key rotation failed, with the failures.
     pub failed: Vec<(String, String)>,
@@ -157,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_another_key() {
+    fn a_host_with_another_key_or_an_old_key_wants_a_rotation() {
         let (known, unknown) = (keys(&[("a", Ok("2"))]), keys(&[("a", Err("gone"))]));
         for (about, keys, taken, rotation, expected) in [
-            ("takes the old one", &known, Some("1"), None, true),
-            ("takes the new one", &known, Some("2"), None, false),
-            ("and has the old one yet", &known, Some("2"), Some(retiring()), true),
-            ("has only failed", &known, Some("2"), Some(KeyRotation::default()), false),
+            ("accepts the old key", &known, Some("1"), None, true),
+            ("accepts the new key", &known, Some("2"), None, false),
+            ("accepts the new key, and still has the old one", &known, Some("2"), Some(retiring()), true),
+            ("accepts the new key after a failed rotation", &known, Some("2"), Some(KeyRotation::default()), false),
             ("was never reached", &known, None, None, false),
             ("is not listed", &Keys::default(), Some("1"), None, false),
             ("its key cannot be read", &unknown, Some("1"), None, false),
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reported() {
+    fn the_status_names_nodes_with_old_keys_and_failed_rotations() {
         let known = keys(&[("a", Ok("2")), ("b", Ok("2")), ("c", Ok("2")), ("d", Err("there is no Secret x"))]);
         let failures = Failures { step: "AddKey".into(), last_message: "read-only".into(), ..Failures::default() };
         let failing = KeyRotation { retiring_key_hash: None, failures: Some(failures) };
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_all_keys_reads_what_else_can_be_done() {
+    fn the_message_for_a_host_that_refuses_all_keys_has_further_remedies() {
         let refused = Failures {
             step: "Connect".into(),
             last_reason: "AuthenticationFailed".into(),
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn many_secrets_are_asked_for_less_often() {
+    fn many_secrets_are_read_less_often() {
         for (count, old, again) in
             [(1, 50, 60_000), (20, 1_000, 60_000), (1_200, 60_000, 60_000), (4_000, 200_000, 200_000)]
         {

@@ -28,7 +28,7 @@ use crate::{
     render::{ImageSources, program::CONTAINERD_CONFIG},
 };
 
-/// kubelet flags that describe the cluster. Other flags are this operator's as well, or say how kubelet is started.
+/// kubelet flags that describe the cluster. This operator sets WMCO's other flags, too, or they only say how kubelet is started.
 const FLAGS: [&str; 4] =
     ["cloud-provider", "cloud-config", "image-credential-provider-config", "image-credential-provider-bin-dir"];
 /// Sandbox image in WMCO's containerd configuration, the same in every release. WMCO's ConfigMap does not name it.
@@ -173,7 +173,7 @@ pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     all
 }
 
-/// Returns the [`FLAGS`] of kubelet's command with their values. `--name=value`, `--name value` and one dash are equal.
+/// Returns the [`FLAGS`] of kubelet's command with their values. `--name=value` and `--name value` are equal, with one dash or two.
 fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
     let Some(kubelet) = config.services.iter().find(|s| s.name.eq_ignore_ascii_case("kubelet")) else {
         return BTreeMap::new();
@@ -186,7 +186,7 @@ fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
             Some((name, value)) => (name, value.trim_matches('"')),
             None => (flag, words.next_if(|w| !w.starts_with('-')).unwrap_or_default()),
         };
-        // An empty value means the same as no flag.
+        // A flag with an empty value means the same as a missing flag.
         if FLAGS.contains(&name) && !value.is_empty() {
             found.insert(name.to_owned(), value.to_owned());
         }
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Returns the services of `config`, each with a variable of its own.
+    /// Returns `config` with a variable set for each service.
     fn own(mut config: ServicesConfig, name: &str) -> ServicesConfig {
         for service in &mut config.services {
             service.environment.insert(name.into(), "x".into());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_lost() {
+    fn services_variables_and_flags_that_the_target_lacks_are_lost() {
         let kubelet = r"C:\k\kubelet.exe --config=C:\k\kubelet.conf --v=2";
         let with = |flags: &str| format!("{kubelet} {flags}");
         let of = |flags: &str| config(&[("kubelet", &with(flags))], &[]);
@@ -270,7 +270,7 @@ mod tests {
         let more = config(&[("kubelet", kubelet), ("csi-proxy", "c"), ("hybrid-overlay-node", "h")], &[]);
         for (about, from, to, expected) in [
             ("the same", &plain, &plain, vec![]),
-            ("more than before", &plain, &more, vec![]),
+            ("a new service", &plain, &more, vec![]),
             (
                 "a variable of the machine becomes one of the services",
                 &proxy("HTTP_PROXY", "x"),
@@ -279,7 +279,7 @@ mod tests {
             ),
             ("services", &more, &plain, vec!["service csi-proxy", "service hybrid-overlay-node"]),
             (
-                "services by another case",
+                "services whose names differ in case",
                 &more,
                 &config(&[("Kubelet", kubelet), ("CSI-Proxy", "c"), ("Hybrid-Overlay-Node", "h")], &[]),
                 vec![],
@@ -299,23 +299,28 @@ mod tests {
                 &proxy("NO_PROXY", ""),
                 vec!["variable NO_PROXY"],
             ),
-            ("a cloud", &of("--cloud-provider=external"), &plain, vec!["kubelet's --cloud-provider=external"]),
-            ("a cloud in two words", &of("--cloud-provider external"), &of("-cloud-provider=external"), vec![]),
+            ("a cloud provider", &of("--cloud-provider=external"), &plain, vec!["kubelet's --cloud-provider=external"]),
             (
-                "another cloud",
+                "a cloud provider as a separate argument",
+                &of("--cloud-provider external"),
+                &of("-cloud-provider=external"),
+                vec![],
+            ),
+            (
+                "another cloud provider",
                 &of("--cloud-provider=aws"),
                 &of("--cloud-provider=external"),
                 vec!["kubelet's --cloud-provider=aws"],
             ),
-            ("no cloud", &of("--cloud-provider= --x"), &plain, vec![]),
+            ("an empty cloud provider", &of("--cloud-provider= --x"), &plain, vec![]),
             (
-                "a cloud's settings",
+                "settings of a cloud provider",
                 &of(r"--cloud-config=C:\k\cloud.conf"),
                 &plain,
                 vec![r"kubelet's --cloud-config=C:\k\cloud.conf"],
             ),
             (
-                "another's flag is not kubelet's",
+                "a flag of another service",
                 &config(&[("kubelet", kubelet), ("x", "x --cloud-provider=external")], &[]),
                 &config(&[("kubelet", kubelet), ("x", "x")], &[]),
                 vec![],
@@ -326,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_of_images_that_hosts_may_not_reach_are_losses() {
+    fn a_sandbox_image_or_mirrors_that_hosts_may_need_are_losses() {
         let with = |checksum: Option<&str>| {
             let file = |c: &str| FileInfo { path: CONTAINERD_CONFIG.into(), checksum: c.into() };
             ServicesConfig { files: checksum.map(file).into_iter().collect(), ..ServicesConfig::default() }
@@ -339,7 +344,7 @@ mod tests {
             ("WMCO names no files", None, Some("1"), none(), vec![Loss::Sandbox]),
             ("other settings of containerd", Some("0"), Some("1"), none(), vec![Loss::Sandbox]),
             ("the same ones", Some("1"), Some("1"), none(), vec![]),
-            ("no containerd", None, None, none(), vec![]),
+            ("a payload without containerd", None, None, none(), vec![]),
             ("the pool names an image", None, Some("1"), named, vec![]),
             ("mirrors that are not followed", None, Some("1"), without, vec![mirrors.clone()]),
         ] {
@@ -352,13 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_manager_is_kept_where_the_other_could_not_work() {
+    fn a_node_manager_is_lost_if_the_service_account_of_its_replacement_is_missing() {
         let (with, without) = (config(&[("cloud-node-manager", "c")], &[]), config(&[("kubelet", "k")], &[]));
         for (about, from, to, is_lacking, is_lost) in [
             ("the ServiceAccount is there", &with, &with, false, false),
             ("it is missing", &with, &with, true, true),
             ("the node had none", &without, &with, true, false),
-            ("the node gets none, which is a loss of its own", &with, &without, true, false),
+            ("the node gets none, which counts as a lost service", &with, &without, true, false),
         ] {
             let found = node_manager(from, to, is_lacking);
             assert_eq!(found.is_some(), is_lost, "{about}");
@@ -370,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_accepted_is_lost() {
+    fn losses_are_accepted_by_name_or_all_at_once() {
         let all = [
             Loss::Service("csi-proxy".into()),
             Loss::Variable("HTTP_PROXY".into()),
@@ -393,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn every_loss_is_named_with_what_to_do_and_no_value_of_a_variable() {
+    fn the_message_names_each_loss_and_no_value_of_a_variable() {
         let many: Vec<(String, String)> = (0..20).map(|n| (format!("V{n}"), "hunter2".to_string())).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         let found = losses(&config(&[("csi-proxy", "c")], &many), &ServicesConfig::default());

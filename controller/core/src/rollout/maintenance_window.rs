@@ -33,7 +33,7 @@ pub struct Windows {
 pub enum WindowError {
     /// The schedule has more or fewer than five fields.
     #[error(
-        "the schedule {schedule:?} of a maintenance window has {fields} fields; write five (minute, hour, day of month, month and day of week), for example \"0 22 * * FRI\""
+        "the schedule {schedule:?} of a maintenance window must have five fields (minute, hour, day of month, month and day of week), not {fields}; write for example \"0 22 * * FRI\""
     )]
     Fields {
         /// Schedule of the window.
@@ -90,8 +90,8 @@ impl WindowError {
     }
 }
 
-/// Maximum duration of a window, in seconds, as in the CRD. Objects from before this limit may have longer durations, so the limit is also applied
-/// here.
+/// Maximum duration of a window, in seconds, as in the CRD. The limit is also applied here, because the API server does not check stored objects
+/// again.
 const LONGEST: i32 = 7 * 24 * 3600;
 /// Number of days within which a window has to open: five years. Eight years without a leap day come only around 2100.
 const AHEAD: i32 = 5 * 366;
@@ -187,7 +187,7 @@ impl Schedule {
         None
     }
 
-    /// Returns the first start after `now`.
+    /// Returns the first start after `now`; `None` if none is within [`AHEAD`] days.
     fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let mut day = self.zone.to_datetime(now).date();
         let last = day.saturating_add(AHEAD.days());

@@ -22,7 +22,7 @@ fn at(text: &str) -> Timestamp {
 const PARIS: Option<&str> = Some("Europe/Paris");
 
 #[test]
-fn open_windows() {
+fn an_open_window_reports_when_it_closes() {
     // 2026-03-01 is a Sunday. Clocks in Paris change on 2026-03-29 at 01:00Z and on 2026-10-25 at 01:00Z.
     for (schedule, minutes, zone, now, closes) in [
         ("0 22 * * FRI", 360, None, "2026-03-06T22:00:00Z", "2026-03-07T04:00:00Z"),
@@ -63,7 +63,7 @@ fn open_windows() {
 }
 
 #[test]
-fn closed_windows() {
+fn a_closed_window_reports_when_it_opens() {
     for (schedule, minutes, zone, now, opens) in [
         ("0 22 * * FRI", 360, None, "2026-03-06T21:59:59.999Z", "2026-03-06T22:00:00Z"),
         ("0 22 * * FRI", 360, None, "2026-03-07T04:00:00Z", "2026-03-13T22:00:00Z"),
@@ -86,7 +86,7 @@ fn closed_windows() {
 }
 
 #[test]
-fn several_windows() {
+fn the_last_closing_and_the_next_opening_of_several_windows_count() {
     let now = at("2026-03-06T22:30:00Z");
     assert_eq!(observe(&[], now), Ok(Windows { open: true, closes: None, opens: None }));
     let short = window("0 22 * * *", 60, None);
@@ -106,13 +106,13 @@ fn several_windows() {
 }
 
 #[test]
-fn invalid_windows() {
+fn invalid_windows_are_refused_with_the_fault() {
     let now = at("2026-03-06T22:30:00Z");
     for (schedule, zone, part) in [
-        ("", None, "has 0 fields"),
-        ("@daily", None, "has 1 fields"),
-        ("0 22 * *", None, "has 4 fields"),
-        ("0 0 22 * * FRI", None, "has 6 fields"),
+        ("", None, "and day of week), not 0;"),
+        ("@daily", None, "and day of week), not 1;"),
+        ("0 22 * *", None, "and day of week), not 4;"),
+        ("0 0 22 * * FRI", None, "and day of week), not 6;"),
         ("60 22 * * *", None, "\"60\" in the schedule \"60 22 * * *\" of a maintenance window is not a valid minute"),
         ("0 24 * * *", None, "\"24\""),
         ("0 0 32 * *", None, "is not a valid day of month"),
@@ -148,7 +148,7 @@ fn invalid_windows() {
         assert!(error.to_string().contains(&format!("{schedule:?}")), "{error}");
         assert_eq!(error.reason(), "InvalidWindow");
     }
-    // Windows of an earlier version had durationMinutes instead.
+    // A stored window may lack the field: only the API server requires it.
     let error =
         observe(&[MaintenanceWindow { duration_seconds: None, ..window("* * * * *", 15, None) }], now).unwrap_err();
     assert!(error.to_string().contains("has no durationSeconds"), "{error}");
@@ -160,7 +160,7 @@ fn the_time_zones_are_in_the_program() {
 }
 
 #[test]
-fn the_slowest_schedules_take_no_time() {
+fn the_slowest_schedules_are_evaluated_quickly() {
     let now = at("2026-03-06T22:30:00Z");
     for schedule in ["0 0 30 2 *", "* * * * *", "* * 29 2 *", "59 23 31 12 *", "* * 31W 2 *", "0-59 0-23 1-31 1-12 0-7"]
     {
@@ -260,7 +260,7 @@ fn zones_and_moments() -> impl Strategy<Value = (&'static str, Timestamp)> {
 proptest! {
     /// Checks that any text and any moment give a result without a panic.
     #[test]
-    fn any_text_and_any_moment(
+    fn any_window_is_evaluated_at_any_moment(
         schedule in prop_oneof![".*", "[0-9*,/#LWA-Z -]{0,30}", "([0-9*]{1,2}[-/,#LW]?[0-9]{0,2} ){4}[0-9]"],
         zone in proptest::option::of(prop_oneof![".*", zones_and_moments().prop_map(|(zone, _)| zone.to_owned())]),
         minutes in any::<i32>(),
@@ -272,7 +272,7 @@ proptest! {
 
     /// Checks that a window is open at its next opening, and closed just before.
     #[test]
-    fn it_opens_when_it_says(schedule in simple(), (zone, now) in zones_and_moments()) {
+    fn a_window_opens_at_its_next_opening(schedule in simple(), (zone, now) in zones_and_moments()) {
         if let Ok(Windows { opens: Some(opens), .. }) = observe(&[window(&schedule.text, 15, Some(zone))], now) {
             let open = |at| observe(&[window(&schedule.text, 15, Some(zone))], at).unwrap().open;
             prop_assert!(opens > now);
@@ -283,7 +283,7 @@ proptest! {
 
     /// Checks that a window is open if, counted minute by minute, its last start is less than its duration ago.
     #[test]
-    fn open_as_counted(
+    fn a_window_is_open_as_counted_minute_by_minute(
         schedule in simple(),
         (zone, now) in zones_and_moments(),
         minutes in 15..600_i32,

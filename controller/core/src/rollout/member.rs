@@ -67,14 +67,15 @@ pub fn member(
     let joined = status.current_version.is_some() || ((unwanted || instance.is_leaving()) && is_a_node());
     let (says_ready, since, _) = node.map_or((false, None, String::new()), node::ready);
     let ready = says_ready && joined;
-    let held = since.is_some_and(|t| Duration::try_from(age(t, now)).unwrap_or_default() >= wish.min_ready);
+    let is_ready_for_long =
+        since.is_some_and(|t| Duration::try_from(age(t, now)).unwrap_or_default() >= wish.min_ready);
     let wants_reboot = joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
     let (mut change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
     // A host that must be restarted anyway is changed and restarted in one operation.
     if let Some(change) = change.as_mut().filter(|_| wants_reboot) {
         change.disruption = Disruption::Reboot;
     }
-    let grant = instance.spec.grant.as_ref().filter(|g| !(instance.has_used(g) && is_nothing_once_used(g)));
+    let grant = instance.spec.grant.as_ref().filter(|g| !(instance.has_used(g) && counts_as_none_once_used(g)));
     let retry = |f: &Failures| match f.next_retry_time {
         Some(at) => at.known().map(|at| believed(at, now, wish.backoff_max)),
         None => Some(now),
@@ -101,7 +102,7 @@ pub fn member(
         leaving: unwanted || instance.is_leaving(),
         joined,
         ready,
-        available: ready && held && node.is_some_and(|n| !is_cordoned(n)),
+        available: ready && is_ready_for_long && node.is_some_and(|n| !is_cordoned(n)),
         waits_until: status
             .failures
             .as_ref()
@@ -139,11 +140,11 @@ pub fn member(
     Member { instance: instance.clone(), candidate }
 }
 
-/// Reports whether a used grant counts as no grant, so that it stays until the next one replaces it. Revoking it would cost one write for each host,
-/// and another for the status that has observed it. If the same operation may be due again, the grant is revoked first: the state that is observed
-/// after that is newer than the operation, for example that the Node no longer requests a restart. A removal is used up if it was granted before the
-/// host was known to be a node.
-fn is_nothing_once_used(grant: &Grant) -> bool {
+/// Reports whether a used grant counts as no grant. It then stays on the instance until another grant replaces it, which saves writes for each host.
+/// Other used grants are revoked first, because the same operation may be due again: the state that is observed after the revocation is newer than
+/// the operation, for example a Node that no longer requests a restart. A used grant to remove was given before the host was known to be a node; the
+/// removal of a node needs a new grant.
+fn counts_as_none_once_used(grant: &Grant) -> bool {
     match grant.type_ {
         GrantType::Provision | GrantType::Stage | GrantType::Remove => true,
         GrantType::Update => grant.disruption < Some(Disruption::Reboot),
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_taken_out_as_it_joins_counts_as_the_node_that_it_is() {
+    fn a_leaving_host_counts_as_joined_as_soon_as_it_has_a_node() {
         for (uid, leaving, expected) in [("n-1", true, true), ("n-1", false, false), ("n-2", true, false)] {
             let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
             instance.spec.leaving = leaving.then(api::Leaving::default);
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_hold_on_the_node_leaves_that_of_the_instance_in_force() {
+    fn an_invalid_hold_on_the_node_does_not_override_the_hold_on_the_instance() {
         for (on_instance, on_node, expected) in [
             (None, None, false),
             (Some("true"), None, true),
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_grant_is_none_or_is_taken_back() {
+    fn a_used_grant_counts_as_none_unless_the_operation_may_be_due_again() {
         for (type_, disruption, is_none) in [
             ("Provision", None, true),
             ("Stage", None, true),
@@ -247,15 +248,15 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_that_a_person_requests_keeps_its_permission_until_it_is_over() {
+    fn a_requested_repair_stays_requested_until_it_is_over() {
         for (about, requested, handled, operation, ready, expected) in [
             ("nothing is requested", None, None, None, "False", (false, true)),
             ("it is requested", Some("1"), None, None, "False", (true, false)),
-            ("again", Some("2"), Some("1"), None, "False", (true, false)),
+            ("it is requested again", Some("2"), Some("1"), None, "False", (true, false)),
             ("the repair has begun", Some("1"), Some("1"), Some("Repair"), "False", (true, true)),
-            ("it is over, in vain", Some("1"), Some("1"), None, "False", (false, true)),
-            ("another operation has met it", Some("1"), Some("1"), Some("Update"), "False", (false, true)),
-            ("the node works", Some("1"), None, None, "True", (false, true)),
+            ("the repair has failed", Some("1"), Some("1"), None, "False", (false, true)),
+            ("an update has handled the request", Some("1"), Some("1"), Some("Update"), "False", (false, true)),
+            ("the node is Ready", Some("1"), None, None, "True", (false, true)),
         ] {
             let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
             instance.metadata.annotations = requested.map(|value| [(key::RETRY.into(), value.into())].into());
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_that_a_host_asks_for_goes_with_its_change() {
+    fn a_requested_restart_is_part_of_the_change() {
         let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
         instance.status =
             Some(WindowsInstanceStatus { current_version: Some("v1".into()), ..WindowsInstanceStatus::default() });

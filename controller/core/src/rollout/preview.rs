@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, Reason, RemediationType};
+use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, Reason, RemediationType, act::Act};
 
 use super::{grants::Limits, member::Member};
 use crate::enumeration::counted;
@@ -31,7 +31,7 @@ pub struct HostLookups<'a> {
     pub why: &'a dyn Fn(&Member) -> String,
     /// Hosts without an instance that are nodes already, by name.
     pub adoptable: &'a BTreeMap<String, Adoption>,
-    /// Function that returns the non-disruptive changes of a node besides its version.
+    /// Function that returns the non-disruptive changes of a node other than a new version.
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
 
@@ -40,13 +40,13 @@ pub fn preview(
     hosts: &BTreeMap<String, InstanceHost>,
     members: &[Member],
     limits: &Limits,
-    sights: &HostLookups<'_>,
+    lookups: &HostLookups<'_>,
 ) -> Vec<PlannedHost> {
     let known: BTreeMap<&str, &Member> = members.iter().map(|m| (m.candidate.name.as_str(), m)).collect();
     let mut list = Vec::new();
     for (name, host) in hosts {
         match known.get(name.as_str()) {
-            None => list.push(match sights.adoptable.get(name) {
+            None => list.push(match lookups.adoptable.get(name) {
                 None => planned(name, "Join", Disruption::None, "new in the inventory".into()),
                 Some(adoption) => of_adoption(name, adoption),
             }),
@@ -62,7 +62,7 @@ pub fn preview(
             Some(m) if !m.candidate.joined => {
                 list.push(planned(name, "Join", Disruption::None, "has not joined yet".into()));
             }
-            Some(m) => list.extend(of_node(m, limits, sights, (sights.beside)(m, host))),
+            Some(m) => list.extend(of_node(m, limits, lookups, (lookups.beside)(m, host))),
         }
     }
     for member in members.iter().filter(|m| !hosts.contains_key(&m.candidate.name)) {
@@ -94,18 +94,20 @@ fn planned(host: &str, action: &str, disruption: Disruption, why: String) -> Pla
 }
 
 /// Returns the plan for a node of the pool; `None` if nothing would be done.
-fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: Vec<String>) -> Option<PlannedHost> {
+fn of_node(member: &Member, limits: &Limits, lookups: &HostLookups<'_>, beside: Vec<String>) -> Option<PlannedHost> {
     let candidate = &member.candidate;
     let planned = |action, disruption, why| Some(planned(&candidate.name, action, disruption, why));
     if candidate.failed {
-        return planned(NOTHING, Disruption::None, "the version failed on this host and is not retried".into());
+        let retry = Act::Retry(&candidate.name).command();
+        let why = format!("the version failed on this host and is not retried automatically; to retry, run {retry}");
+        return planned(NOTHING, Disruption::None, why);
     }
     if candidate.withheld {
-        let why: Vec<String> = beside.into_iter().chain([(sights.why)(member)]).collect();
+        let why: Vec<String> = beside.into_iter().chain([(lookups.why)(member)]).collect();
         return planned(WITHHELD, Disruption::None, why.join(", "));
     }
     if let Some(change) = &candidate.change {
-        let why: Vec<String> = [(sights.why)(member)].into_iter().chain(beside).collect();
+        let why: Vec<String> = [(lookups.why)(member)].into_iter().chain(beside).collect();
         return planned("Update", change.disruption, why.join(", "));
     }
     if candidate.wants_reboot {
@@ -122,7 +124,11 @@ fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: V
         return planned("Update", Disruption::None, beside.join(", "));
     }
     if candidate.wants_key {
-        return planned("RotateKey", Disruption::None, "it accepts another SSH key than the first of its list".into());
+        return planned(
+            "RotateKey",
+            Disruption::None,
+            "it accepts another SSH key than the first of its list, or still has an old key".into(),
+        );
     }
     if candidate.wants_images {
         let why = "images to pull in advance, or to release (provisioning.prePullImages)";
@@ -179,7 +185,7 @@ mod tests {
     use crate::rollout::grants::{Candidate, PendingChange, tests::limits};
 
     #[test]
-    fn one_host() {
+    fn each_host_gets_the_action_that_it_needs() {
         let free = Candidate { name: "w".into(), joined: true, ready: true, ..Candidate::default() };
         let change = |disruption| Candidate {
             change: Some(PendingChange { disruption, ..PendingChange::default() }),
@@ -188,7 +194,7 @@ mod tests {
         let (none, heal) = (RemediationType::None, RemediationType::Reconfigure);
         let down = Candidate { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
         let checked = Candidate { health_check: Some("MachineHealthCheck ns/c".into()), ..down.clone() };
-        // Arguments: listed in the inventory, candidate, changes besides the version, orphaned, remediation.
+        // Arguments: listed in the inventory, candidate, changes other than a new version, orphaned, remediation.
         let said = |listed: bool, candidate: Option<Candidate>, beside: &str, orphan, remediation| {
             let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
             let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
@@ -198,12 +204,12 @@ mod tests {
             let instance = Arc::new(instance);
             let members: Vec<Member> =
                 candidate.into_iter().map(|candidate| Member { instance: instance.clone(), candidate }).collect();
-            let sights = HostLookups {
+            let lookups = HostLookups {
                 why: &|_| "because".to_owned(),
                 adoptable: &BTreeMap::new(),
                 beside: &|_, _| Some(beside.to_owned()).filter(|b| !b.is_empty()).into_iter().collect(),
             };
-            let list = preview(&hosts, &members, &Limits { orphan, remediation, ..limits() }, &sights);
+            let list = preview(&hosts, &members, &Limits { orphan, remediation, ..limits() }, &lookups);
             list.first().map(|p| format!("{} {}: {}", p.action, p.disruption.as_str(), p.why)).unwrap_or_default()
         };
         let listed = |candidate: Candidate| said(true, Some(candidate), "", false, heal);
@@ -212,7 +218,7 @@ mod tests {
         for (about, said, expected) in [
             ("in its desired state", listed(free.clone()), ""),
             ("new", said(true, None, "", false, heal), "Join None: new in the inventory"),
-            ("not there yet", listed(Candidate { joined: false, ..free.clone() }), "Join None: has not joined yet"),
+            ("not joined yet", listed(Candidate { joined: false, ..free.clone() }), "Join None: has not joined yet"),
             ("a change", listed(change(Disruption::Restart)), "Update Restart: because"),
             ("a change and a label", relabelled(change(Disruption::Drain)), "Update Drain: because, labels (a)"),
             (
@@ -227,9 +233,9 @@ mod tests {
                 "Reboot Reboot: the host requests a restart",
             ),
             (
-                "another key",
+                "a key to rotate",
                 listed(Candidate { wants_key: true, ..free.clone() }),
-                "RotateKey None: it accepts another SSH key than the first of its list",
+                "RotateKey None: it accepts another SSH key than the first of its list, or still has an old key",
             ),
             (
                 "a change that loses something",
@@ -242,19 +248,21 @@ mod tests {
                 &format!("{NOTHING} None: it is on hold"),
             ),
             (
-                "it failed",
+                "the version failed",
                 listed(Candidate { failed: true, ..change(Disruption::Drain) }),
-                &format!("{NOTHING} None: the version failed on this host and is not retried"),
+                &format!(
+                    "{NOTHING} None: the version failed on this host and is not retried automatically; to retry, run kubectl windows-node-pools retry w"
+                ),
             ),
             (
                 "down",
                 listed(down.clone()),
                 "Repair None: the node is not Ready; it is repaired if that lasts for 600 s",
             ),
-            ("down, and left to another", listed(checked), ""),
-            ("down, and left so", said(true, Some(down), "", false, none), ""),
+            ("down, and left to a MachineHealthCheck", listed(checked), ""),
+            ("down, without remediation", said(true, Some(down), "", false, none), ""),
             (
-                "deleted by hand",
+                "deleted by a user",
                 listed(Candidate { leaving: true, deconfiguring: true, ..free.clone() }),
                 "Remove Drain: its WindowsInstance is being deleted; the host joins again afterwards",
             ),
@@ -263,13 +271,13 @@ mod tests {
                 listed(Candidate { leaving: true, ..free.clone() }),
                 &format!("{NOTHING} None: its removal is revoked, because the host is listed again"),
             ),
-            ("gone", gone(free.clone()), "Remove Drain: no longer in the inventory"),
+            ("not listed any more", gone(free.clone()), "Remove Drain: no longer in the inventory"),
             (
-                "gone before it joined",
+                "not listed any more before it joined",
                 gone(Candidate { joined: false, ..free.clone() }),
                 "Remove None: no longer in the inventory",
             ),
-            ("let go", said(false, Some(free.clone()), "", true, heal), "Orphan None: no longer in the inventory"),
+            ("released", said(false, Some(free.clone()), "", true, heal), "Orphan None: no longer in the inventory"),
         ] {
             assert_eq!(said, expected, "{about}");
         }
@@ -287,8 +295,8 @@ mod tests {
             (refusal(), withheld(), "Refuse", "it cannot be adopted (HostUnproven: declare its key)", "1 refuse"),
         ] {
             let adoptable = BTreeMap::from([("w".to_owned(), Adoption { refusal, withheld })]);
-            let sights = HostLookups { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
-            let list = preview(&hosts, &[], &limits(), &sights);
+            let lookups = HostLookups { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
+            let list = preview(&hosts, &[], &limits(), &lookups);
             assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), (action, "None"));
             assert!(list[0].why.ends_with(expected), "{}", list[0].why);
             assert_eq!(super::summary(&list, 1), summary);
@@ -296,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn sums() {
+    fn the_summary_counts_hosts_by_action() {
         let list = |kinds: &[(&str, Disruption)]| -> Vec<PlannedHost> {
             kinds.iter().map(|(action, disruption)| planned("w", action, *disruption, String::new())).collect()
         };

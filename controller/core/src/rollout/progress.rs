@@ -8,18 +8,18 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::times::begun;
 
-/// Observed nodes of a pool. Only nodes count that have joined and are neither on hold, lost nor leaving.
+/// Observed nodes of a pool. The numbers count only nodes that have joined and are not on hold, withheld, lost or leaving.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedNodes {
     /// Total number of nodes.
     pub total: u32,
-    /// Number of nodes that follow the version and are available.
+    /// Number of nodes that follow the version, are Ready, and are not being changed.
     pub changed: u32,
-    /// Number of nodes that follow the version, available or not.
+    /// Number of nodes that follow the version, whatever their state.
     pub following: u32,
     /// Number of nodes that failed to follow the version.
     pub failed: u32,
-    /// Version that most joined nodes follow; `None` if there are none.
+    /// Version that most nodes follow, including those on hold, withheld or lost; `None` if there are no nodes.
     pub current: Option<String>,
     /// True if `current` is a version of another operator, so that no node can go back to it.
     pub foreign: bool,

@@ -52,19 +52,27 @@ fn completed(version: &str) -> RolloutStatus {
 }
 
 #[test]
-fn begins() {
+fn a_rollout_begins_with_a_new_version() {
     let nobody = ObservedNodes::default();
     let failed = RolloutStatus { rolled_back: true, ..on_its_way(1, None) };
     for (name, before, rendered, seen, from, step, is_completed) in [
-        ("the first of a pool without nodes", None, "v1", nobody.clone(), None, 2, true),
-        ("the first, all follow it", None, "v1", seen(100, 0), None, 2, true),
-        ("the first, most follow it", None, "v1", seen(98, 0), None, 0, false),
-        ("the first, all follow another", None, "v2", seen(0, 0), Some("v1"), 0, false),
-        ("after one that was completed", Some(completed("v1")), "v2", seen(0, 0), Some("v1"), 0, false),
+        ("the first rollout of a pool without nodes", None, "v1", nobody.clone(), None, 2, true),
+        ("the first rollout, all nodes follow the version", None, "v1", seen(100, 0), None, 2, true),
+        ("the first rollout, most nodes follow the version", None, "v1", seen(98, 0), None, 0, false),
+        ("the first rollout, all nodes follow another version", None, "v2", seen(0, 0), Some("v1"), 0, false),
+        ("after a completed rollout", Some(completed("v1")), "v2", seen(0, 0), Some("v1"), 0, false),
         ("in a pool that has lost its nodes", Some(completed("v1")), "v2", nobody, Some("v1"), 2, true),
-        ("nodes of another operator", None, "v2", ObservedNodes { foreign: true, ..seen(0, 0) }, None, 0, false),
         (
-            "such nodes come into a pool that had none",
+            "the first rollout, with nodes of another operator",
+            None,
+            "v2",
+            ObservedNodes { foreign: true, ..seen(0, 0) },
+            None,
+            0,
+            false,
+        ),
+        (
+            "nodes of another operator join a pool without nodes",
             Some(RolloutStatus { start_time: at(0).into(), ..completed("v2") }),
             "v2",
             ObservedNodes { foreign: true, ..seen(0, 0) },
@@ -72,11 +80,19 @@ fn begins() {
             0,
             false,
         ),
-        ("in the middle of another", Some(on_its_way(1, Some(5))), "v3", seen(0, 0), Some("v1"), 0, false),
-        ("after one that was rolled back", Some(failed.clone()), "v3", seen(0, 0), Some("v1"), 0, false),
-        ("back to where it began", Some(on_its_way(1, Some(5))), "v1", seen(90, 0), Some("v1"), 2, false),
-        ("back by hand after it was rolled back", Some(failed), "v1", seen(100, 0), Some("v1"), 2, true),
-        ("goes on", Some(on_its_way(1, None)), "v2", seen(5, 0), Some("v1"), 1, false),
+        ("during another rollout", Some(on_its_way(1, Some(5))), "v3", seen(0, 0), Some("v1"), 0, false),
+        ("after a rollout that was rolled back", Some(failed.clone()), "v3", seen(0, 0), Some("v1"), 0, false),
+        (
+            "back to the version that the rollout began with",
+            Some(on_its_way(1, Some(5))),
+            "v1",
+            seen(90, 0),
+            Some("v1"),
+            2,
+            false,
+        ),
+        ("a user reverts the version after the rollback", Some(failed), "v1", seen(100, 0), Some("v1"), 2, true),
+        ("the same rollout continues", Some(on_its_way(1, None)), "v2", seen(5, 0), Some("v1"), 1, false),
     ] {
         let course = course(before.as_ref(), rendered, &seen, settings(&steps(), &[], FailureAction::Pause), at(10));
         let status = course.status.unwrap();
@@ -96,14 +112,14 @@ fn begins() {
 }
 
 #[test]
-fn passes_steps() {
+fn steps_are_passed_when_their_conditions_are_met() {
     use BlockedBy::None as Free;
     let soaking = |s| BlockedBy::Soaking { until: at(s) };
     for (name, before, seen, approved, step, reached, limit, hold) in [
-        ("no node yet", on_its_way(0, None), seen(0, 0), &[][..], 0, None, Some(1), Free),
-        ("the first is there", on_its_way(0, None), seen(1, 0), &[], 0, Some(1000), Some(1), soaking(1900)),
+        ("no node follows yet", on_its_way(0, None), seen(0, 0), &[][..], 0, None, Some(1), Free),
+        ("the first node follows", on_its_way(0, None), seen(1, 0), &[], 0, Some(1000), Some(1), soaking(1900)),
         (
-            "its pause was begun by a clock that was years ahead",
+            "a clock that was years ahead recorded the start of the pause",
             on_its_way(0, Some(400_000_000)),
             seen(1, 0),
             &[],
@@ -112,10 +128,19 @@ fn passes_steps() {
             Some(1),
             soaking(1900),
         ),
-        ("its pause goes on", on_its_way(0, Some(101)), seen(1, 0), &[], 0, Some(101), Some(1), soaking(1001)),
-        ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), &[], 1, None, Some(10), Free),
-        ("the pause is over, but it is gone", on_its_way(0, Some(100)), seen(0, 0), &[], 0, Some(100), Some(1), Free),
-        ("it gave up: another is tried", on_its_way(0, None), seen(0, 1), &[], 0, None, Some(2), Free),
+        ("the pause is not over", on_its_way(0, Some(101)), seen(1, 0), &[], 0, Some(101), Some(1), soaking(1001)),
+        ("the pause is over", on_its_way(0, Some(100)), seen(1, 0), &[], 1, None, Some(10), Free),
+        (
+            "the pause is over, but no node follows",
+            on_its_way(0, Some(100)),
+            seen(0, 0),
+            &[],
+            0,
+            Some(100),
+            Some(1),
+            Free,
+        ),
+        ("the first failed: another is tried", on_its_way(0, None), seen(0, 1), &[], 0, None, Some(2), Free),
         (
             "an approval does not end a pause",
             on_its_way(0, None),
@@ -126,9 +151,18 @@ fn passes_steps() {
             Some(1),
             soaking(1900),
         ),
-        ("a tenth is there", on_its_way(1, None), seen(10, 0), &[], 1, Some(1000), Some(10), BlockedBy::Approval),
         (
-            "another is approved",
+            "a tenth of the nodes follow",
+            on_its_way(1, None),
+            seen(10, 0),
+            &[],
+            1,
+            Some(1000),
+            Some(10),
+            BlockedBy::Approval,
+        ),
+        (
+            "other versions are approved",
             on_its_way(1, Some(1)),
             seen(10, 0),
             &["v1", "v3"],
@@ -137,13 +171,13 @@ fn passes_steps() {
             Some(10),
             BlockedBy::Approval,
         ),
-        ("is approved", on_its_way(1, Some(1)), seen(10, 0), &["v2"], 2, None, None, Free),
-        ("approved before they are there", on_its_way(1, None), seen(9, 0), &["v2"], 1, None, Some(10), Free),
-        ("both at once", on_its_way(0, Some(100)), seen(10, 0), &["v2"], 2, None, None, Free),
-        ("after the last", on_its_way(2, None), seen(50, 1), &[], 2, None, None, Free),
-        ("steps were taken away", on_its_way(7, None), seen(50, 1), &[], 2, None, None, Free),
+        ("the version is approved", on_its_way(1, Some(1)), seen(10, 0), &["v2"], 2, None, None, Free),
+        ("approved before enough nodes follow", on_its_way(1, None), seen(9, 0), &["v2"], 1, None, Some(10), Free),
+        ("both steps are passed at once", on_its_way(0, Some(100)), seen(10, 0), &["v2"], 2, None, None, Free),
+        ("after the last step", on_its_way(2, None), seen(50, 1), &[], 2, None, None, Free),
+        ("steps were removed", on_its_way(7, None), seen(50, 1), &[], 2, None, None, Free),
         (
-            "a small pool: fewer nodes than the step wants, and one gave up",
+            "the only node of a small pool has failed",
             on_its_way(0, None),
             ObservedNodes { total: 1, failed: 1, following: 0, ..seen(0, 0) },
             &[],
@@ -172,19 +206,31 @@ fn passes_steps() {
 }
 
 #[test]
-fn is_completed_when_all_follow() {
+fn a_rollout_is_completed_when_all_nodes_follow_the_version_or_have_failed() {
     let follows = |following, failed| ObservedNodes {
         following,
         current: Some("v2".into()),
         ..seen(following.saturating_sub(1), failed)
     };
     for (name, before, seen, action, expected) in [
-        ("one does not", on_its_way(2, None), follows(99, 0), FailureAction::Pause, false),
-        ("all do, though one is not available", on_its_way(0, None), follows(100, 0), FailureAction::Pause, true),
-        ("all but one that gave up", on_its_way(2, None), follows(99, 1), FailureAction::Pause, true),
-        ("too many gave up", on_its_way(2, None), follows(98, 2), FailureAction::Pause, false),
-        ("they do not matter", on_its_way(2, None), follows(90, 10), FailureAction::Continue, true),
-        ("others come later", completed("v2"), follows(50, 0), FailureAction::Pause, true),
+        ("one node does not follow", on_its_way(2, None), follows(99, 0), FailureAction::Pause, false),
+        (
+            "all nodes follow, though one is not available",
+            on_its_way(0, None),
+            follows(100, 0),
+            FailureAction::Pause,
+            true,
+        ),
+        (
+            "all nodes follow except for one that has failed",
+            on_its_way(2, None),
+            follows(99, 1),
+            FailureAction::Pause,
+            true,
+        ),
+        ("too many nodes have failed", on_its_way(2, None), follows(98, 2), FailureAction::Pause, false),
+        ("failures do not stop the rollout", on_its_way(2, None), follows(90, 10), FailureAction::Continue, true),
+        ("other nodes join after the end", completed("v2"), follows(50, 0), FailureAction::Pause, true),
         (
             "no node is left for now",
             on_its_way(1, None),
@@ -203,21 +249,21 @@ fn is_completed_when_all_follow() {
 }
 
 #[test]
-fn failures() {
+fn too_many_failures_stop_the_rollout_or_roll_it_back() {
     use FailureAction::{Continue, Pause, Rollback};
     let limit = |failed, rolled_back| BlockedBy::FailureLimit { failed, rolled_back };
     let rolled_back = RolloutStatus { rolled_back: true, ..on_its_way(2, None) };
     let first = RolloutStatus { from_version: None, ..on_its_way(2, None) };
     let back = RolloutStatus { from_version: Some("v2".into()), ..on_its_way(2, None) };
     for (name, before, failed, action, target, gate) in [
-        ("one less than too many", on_its_way(2, None), 1, Rollback, "v2", (None, BlockedBy::None)),
-        ("stop", on_its_way(2, None), 2, Pause, "v2", (Some(0), limit(2, false))),
-        ("go back", on_its_way(2, None), 2, Rollback, "v1", (None, limit(2, true))),
-        ("go on", on_its_way(2, None), 9, Continue, "v2", (None, BlockedBy::None)),
-        ("stays gone back", rolled_back.clone(), 0, Pause, "v1", (None, limit(0, true))),
-        ("there is nothing to go back to", first, 2, Rollback, "v2", (Some(0), limit(2, false))),
-        ("it was the way back", back, 2, Rollback, "v2", (Some(0), limit(2, false))),
-        ("it was over", completed("v2"), 2, Rollback, "v2", (Some(0), limit(2, false))),
+        ("fewer failures than the limit", on_its_way(2, None), 1, Rollback, "v2", (None, BlockedBy::None)),
+        ("the rollout stops", on_its_way(2, None), 2, Pause, "v2", (Some(0), limit(2, false))),
+        ("the rollout is rolled back", on_its_way(2, None), 2, Rollback, "v1", (None, limit(2, true))),
+        ("the rollout continues", on_its_way(2, None), 9, Continue, "v2", (None, BlockedBy::None)),
+        ("a rollback stays in force without failures", rolled_back.clone(), 0, Pause, "v1", (None, limit(0, true))),
+        ("there is no previous version", first, 2, Rollback, "v2", (Some(0), limit(2, false))),
+        ("the previous version is the target itself", back, 2, Rollback, "v2", (Some(0), limit(2, false))),
+        ("the rollout was completed", completed("v2"), 2, Rollback, "v2", (Some(0), limit(2, false))),
     ] {
         let current = if before.completed { "v2" } else { "v1" };
         let seen = ObservedNodes { current: Some(current.into()), ..seen(50, failed) };
@@ -289,13 +335,13 @@ fn hosts_that_join_get_no_version_that_is_gated() {
         ("no node has tried it", on_its_way(0, None), seen(0, 0), Pause, true, "v1"),
         ("it is soaking", on_its_way(0, Some(990)), seen(1, 0), Pause, true, "v1"),
         ("it waits for approval", on_its_way(1, None), seen(10, 0), Pause, true, "v1"),
-        ("all may follow", on_its_way(2, None), seen(20, 0), Pause, true, "v2"),
-        ("but not now", on_its_way(2, None), seen(20, 0), Pause, false, "v1"),
+        ("all nodes may follow", on_its_way(2, None), seen(20, 0), Pause, true, "v2"),
+        ("all nodes may follow, but no window is open", on_its_way(2, None), seen(20, 0), Pause, false, "v1"),
         ("it has failed", on_its_way(2, None), seen(50, 2), Pause, true, "v1"),
-        ("it is taken back", on_its_way(2, None), seen(50, 2), Rollback, true, "v1"),
-        ("the first of all", first, seen(0, 0), Pause, true, "v2"),
+        ("it is rolled back", on_its_way(2, None), seen(50, 2), Rollback, true, "v1"),
+        ("the first version of the pool", first, seen(0, 0), Pause, true, "v2"),
         (
-            "all follow it",
+            "all nodes follow it",
             RolloutStatus { from_version: Some("v1".into()), ..completed("v2") },
             ObservedNodes { current: Some("v2".into()), ..seen(100, 0) },
             Pause,
@@ -309,12 +355,12 @@ fn hosts_that_join_get_no_version_that_is_gated() {
 }
 
 #[test]
-fn a_rollout_is_not_taken_back_to_an_ancient_version() {
+fn a_rollout_that_begins_again_goes_back_to_the_version_of_the_nodes() {
     let over = RolloutStatus { from_version: Some("v0".into()), ..completed("v2") };
     let moved_in = |version: &str, foreign| ObservedNodes { current: Some(version.into()), foreign, ..seen(40, 0) };
     for (name, seen, from) in [
-        ("hosts of another pool have moved in", moved_in("v1", false), Some("v1")),
-        ("hosts of another operator have", moved_in("10.19", true), None),
+        ("hosts have moved from another pool", moved_in("v1", false), Some("v1")),
+        ("nodes of another operator were adopted", moved_in("10.19", true), None),
     ] {
         let status = progress(&over, &seen, &[], FailureAction::Rollback).status.unwrap();
         assert_eq!((status.from_version.as_deref(), status.completed), (from, false), "{name}");
@@ -322,12 +368,12 @@ fn a_rollout_is_not_taken_back_to_an_ancient_version() {
 }
 
 #[test]
-fn who_is_astray() {
+fn a_version_is_astray_if_it_is_neither_the_target_nor_the_previous_one() {
     let at_v3 = RolloutStatus { to_version: "v3".into(), ..on_its_way(0, None) };
     let course = course(Some(&at_v3), "v3", &seen(0, 0), settings(&steps(), &[], FailureAction::Pause), at(1000));
     assert_eq!(["v1", "v2", "v3"].map(|v| course.is_astray(v)), [false, true, false]);
     let first = Progress { status: Some(RolloutStatus { from_version: None, ..at_v3 }), ..course };
-    assert!(!first.is_astray("v1"), "of nodes that were there before nothing is known");
+    assert!(!first.is_astray("v1"), "without a previous version, no version is astray");
 }
 
 proptest! {

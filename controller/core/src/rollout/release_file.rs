@@ -1,5 +1,5 @@
-//! Release file: hashes and renderings that a release gives to hosts, published with the release. A plan uses it to show the effect of the release on
-//! each node before it is installed. Pure.
+//! Release file: hashes of the files that a release installs on hosts, and its renderings, published with the release. A plan uses the file to show
+//! the effect of the release on each node before the release is installed. Pure.
 //!
 //! Hosts get the payload and `wicd.exe`: the file has their hashes, and the plan renders with them as with its own. Hosts also get what the release
 //! renders, which only the release itself can do: the file has its renderings for reference clusters that every release knows, and the plan compares
@@ -27,10 +27,11 @@ use crate::render::{Cluster, Network, Platform, RenderError, Rendered, Settings,
 const SCHEMA: u32 = 1;
 /// Maximum size of a file, in bytes: far more than any release needs.
 pub const MAX_BYTES: usize = 8 << 20;
-/// Maximum number of payloads: far more than minor versions are supported at once.
+/// Maximum number of payloads: far more than the number of minor versions that a release supports.
 const MAX_PAYLOADS: usize = 32;
 /// Maximum number of references: two for each platform, and room for new platforms.
 const MAX_REFERENCES: usize = 64;
+/// Maximum length of the operator's version, and of a platform in an error message.
 const MAX_VERSION: usize = 64;
 /// Maximum length of a problem in an error message, in characters.
 const MAX_PROBLEM: usize = 300;
@@ -38,7 +39,7 @@ const MAX_PROBLEM: usize = 300;
 const PLATFORMS: [Platform; 6] =
     [Platform::None, Platform::Aws, Platform::Azure, Platform::Gcp, Platform::Vsphere, Platform::Nutanix];
 
-/// Release file: hashes and renderings that a release gives to hosts.
+/// Release file: hashes of the files that a release installs on hosts, and its renderings.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseFile {
@@ -79,10 +80,10 @@ struct Reference {
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseFileError {
     /// The file is larger than any release makes it.
-    #[error("it has more than {MAX_BYTES} bytes: use the file release.json of a release")]
+    #[error("it has more than {} MiB: use the release.json that is published with the release", MAX_BYTES >> 20)]
     TooLarge,
     /// The file is not JSON of the right form.
-    #[error("it is not the file release.json of a release: {0}")]
+    #[error("it is not valid: {0}; use the release.json that is published with the release")]
     Syntax(String),
     /// The file has another version of the format.
     #[error("it has schema {0}; this program reads {SCHEMA}. Run `plan` with the program of that release")]

@@ -21,7 +21,7 @@ fn parse(value: &Value) -> Result<ReleaseFile, ReleaseFileError> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn a_written_file_is_read_again() {
     let file = file();
     let read = parse(&json_of(&file)).unwrap();
     assert_eq!(read, file);
@@ -32,7 +32,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn this_program_renders_as_itself() {
+fn the_file_of_this_program_shows_no_change() {
     for (platform, network) in references() {
         let cluster = Cluster { platform, network, ..fixtures::cluster() };
         assert_eq!(file().render_change(&cluster).unwrap(), RenderChange::default(), "{platform:?} {network:?}");
@@ -40,7 +40,7 @@ fn this_program_renders_as_itself() {
 }
 
 #[test]
-fn what_a_release_renders_otherwise_is_found() {
+fn a_different_rendering_is_found() {
     type Edit = fn(&mut Rendered);
     fn service<'a>(rendered: &'a mut Rendered, name: &str) -> &'a mut api::services::Service {
         rendered.services.services.iter_mut().find(|s| s.name == name).unwrap()
@@ -84,7 +84,7 @@ fn what_a_release_renders_otherwise_is_found() {
 }
 
 #[test]
-fn what_cannot_be_said_is_said() {
+fn parts_that_cannot_be_compared_are_reported() {
     let mut unknown = json_of(&file());
     let annotation = unknown["references"][0]["configMap"]["metadata"]["annotations"].as_object_mut().unwrap();
     for text in annotation.values_mut() {
@@ -97,9 +97,9 @@ fn what_cannot_be_said_is_said() {
     let mut bare = json_of(&file());
     bare["payloads"][0]["manifest"]["files"] = json!([]);
     for (about, value, expected) in [
-        ("a setting", unknown, "does not know"),
-        ("no platform", without, "on this platform"),
-        ("no kubelet", bare, "cannot render"),
+        ("an unknown setting", unknown, "does not know"),
+        ("no reference for the platform", without, "on this platform"),
+        ("a payload without kubelet", bare, "cannot render"),
     ] {
         let found = parse(&value).unwrap().render_change(&fixtures::cluster()).unwrap();
         assert!(found.unknown.clone().unwrap_or_default().contains(expected), "{about}: {found:?}");
@@ -120,11 +120,11 @@ fn hostile_files_are_refused() {
     };
     let first = "/payloads/0/manifest/files/0";
     for (about, bytes, expected) in [
-        ("nothing", Vec::new(), "not the file release.json"),
-        ("no JSON", b"version: 1".to_vec(), "not the file release.json"),
-        ("another object", br#"{"kind": "Secret"}"#.to_vec(), "not the file release.json"),
+        ("nothing", Vec::new(), "it is not valid"),
+        ("no JSON", b"version: 1".to_vec(), "it is not valid"),
+        ("another object", br#"{"kind": "Secret"}"#.to_vec(), "it is not valid"),
         ("a newer format", br#"{"schema": 2, "all": "new"}"#.to_vec(), "with the program of that release"),
-        ("too large", vec![b' '; MAX_BYTES + 1], "bytes"),
+        ("too large", vec![b' '; MAX_BYTES + 1], "more than 8 MiB"),
         ("a version for a terminal", with("/version", json!("0.2.0\u{1b}[2J")), "the version is not"),
         ("a long version", with("/version", json!("1".repeat(100))), "the version is not"),
         ("a hash", with("/wicd", json!("B".repeat(64))), "64 lower-case"),
@@ -134,7 +134,7 @@ fn hostile_files_are_refused() {
         ("another drive", with(&format!("{first}/destination"), json!(r"D:\x")), "must begin with C:"),
         ("no settings", with("/references/0/configMap/metadata/annotations", json!({})), "lacks the settings"),
         ("no services", with("/references/0/configMap/data", json!({})), "it is damaged (platform"),
-        ("a reference", with("/references/0/configMap", json!("x")), "not the file release.json"),
+        ("a reference", with("/references/0/configMap", json!("x")), "it is not valid"),
     ] {
         let error = ReleaseFile::parse(&bytes).unwrap_err().to_string();
         assert!(error.contains(expected), "{about}: {error}");
@@ -143,7 +143,7 @@ fn hostile_files_are_refused() {
 }
 
 #[test]
-fn the_program_of_another_payload_is_no_difference_in_rendering() {
+fn another_payload_is_not_a_difference_in_rendering() {
     let mut payload = fixtures::payload(&fixtures::PROGRAMS);
     payload.files.iter_mut().for_each(|file| file.sha256 = "c".repeat(64));
     payload.files.retain(|file| file.destination != program::CSI_PROXY);
@@ -152,7 +152,7 @@ fn the_program_of_another_payload_is_no_difference_in_rendering() {
 }
 
 #[test]
-fn a_payload_without_an_overlay_is_for_other_clusters() {
+fn a_payload_without_an_overlay_has_no_references_with_one() {
     let payload = fixtures::payload(&[program::KUBELET]);
     let file = ReleaseFile::new("0.2.0", &"b".repeat(64), [(None, payload)].into()).unwrap();
     assert!(file.references.iter().any(|r| !r.hybrid_overlay) && file.references.iter().all(|r| !r.hybrid_overlay));

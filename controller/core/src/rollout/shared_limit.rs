@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// Number of nodes that pools with WMCO's nodes may disrupt at once, over all of them.
-const TURN: u32 = 1;
+/// Total number of nodes that all pools with WMCO's nodes may disrupt at once.
+const WMCO_LIMIT: u32 = 1;
 
 /// State of a pool, as far as shared limits depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub fn share(
     let own = pools.get(pool).copied().unwrap_or_default();
     let limit = match max_disruptions {
         Some(limit) => limit,
-        None if own.takes_turns() => TURN,
+        None if own.takes_turns() => WMCO_LIMIT,
         None => return None,
     };
     let shares = |sharer: &Sharer| max_disruptions.is_some() || sharer.takes_turns();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pools_that_came_from_wmco_take_turns_and_others_share_what_is_set() {
+    fn pools_with_wmco_nodes_take_turns_and_a_limit_over_all_pools_is_shared() {
         let adopted = |disrupting| Sharer { disrupting, has_adopted: true, has_own_limit: false };
         let own_limit = |disrupting| Sharer { has_own_limit: true, ..adopted(disrupting) };
         let updated = |disrupting| Sharer { has_adopted: false, ..adopted(disrupting) };
@@ -87,22 +87,29 @@ mod tests {
         // The pool itself, two other pools, the limit, and the expected share.
         for (about, own, b, c, max, expected) in [
             ("nothing is disrupted", adopted(0), adopted(0), adopted(0), None, free(1)),
-            ("another has its turn", adopted(0), adopted(1), adopted(0), None, taken(0, "b")),
-            ("it has its turn itself", adopted(1), adopted(0), adopted(0), None, free(0)),
-            ("a pool with a limit of its own does not count", adopted(0), own_limit(3), adopted(0), None, free(1)),
-            ("nor does it wait", own_limit(0), adopted(1), adopted(0), None, None),
+            ("another pool disrupts a node", adopted(0), adopted(1), adopted(0), None, taken(0, "b")),
+            ("the pool itself disrupts a node", adopted(1), adopted(0), adopted(0), None, free(0)),
+            ("a pool with its own limit does not count", adopted(0), own_limit(3), adopted(0), None, free(1)),
+            ("a pool with its own limit does not wait", own_limit(0), adopted(1), adopted(0), None, None),
             ("a pool whose nodes are all updated does not count", adopted(0), updated(1), adopted(0), None, free(1)),
-            ("nor does it wait", updated(0), adopted(1), adopted(0), None, None),
-            ("a limit over all is set", adopted(0), adopted(1), updated(1), Some(3), free(1)),
-            ("and holds for all", updated(0), own_limit(2), adopted(1), Some(3), taken(0, "b")),
-            ("its own nodes count", updated(2), adopted(0), adopted(0), Some(3), free(1)),
-            ("more than that are disrupted", updated(2), adopted(4), adopted(1), Some(3), taken(0, "b")),
+            ("a pool whose nodes are all updated does not wait", updated(0), adopted(1), adopted(0), None, None),
+            ("a limit over all pools is set", adopted(0), adopted(1), updated(1), Some(3), free(1)),
+            (
+                "a limit over all pools applies to each pool",
+                updated(0),
+                own_limit(2),
+                adopted(1),
+                Some(3),
+                taken(0, "b"),
+            ),
+            ("the nodes of the pool itself count", updated(2), adopted(0), adopted(0), Some(3), free(1)),
+            ("more nodes than the limit are disrupted", updated(2), adopted(4), adopted(1), Some(3), taken(0, "b")),
         ] {
             let pools = [("a", own), ("b", b), ("c", c)].map(|(name, sharer)| (name.to_owned(), sharer)).into();
             let expected = expected.map(|share: Share| Share { max_disruptions: max, ..share });
             assert_eq!(share("a", &pools, max, &|_| 0), expected, "{about}");
         }
         let pools = [("a", adopted(0)), ("b", adopted(0))].map(|(name, sharer)| (name.to_owned(), sharer)).into();
-        assert_eq!(share("a", &pools, None, &|_| 1), taken(0, "b"), "it was decided, and is not written yet");
+        assert_eq!(share("a", &pools, None, &|_| 1), taken(0, "b"), "a decision that is not written yet counts");
     }
 }

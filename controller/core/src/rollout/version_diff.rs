@@ -19,7 +19,7 @@
 //! | kubelet's configuration | Restart | kubelet |
 //! | containerd's settings, or its network configuration | Drain | containerd |
 //! | a new or removed service | Drain if bootstrap, otherwise Restart | |
-//! | machine-wide environment variables | Reboot, or None for variables that each service now has of its own | |
+//! | machine-wide environment variables | Reboot, or None for a removed variable that each service now sets itself | |
 //! | the list of environment variables that wicd keeps | None | |
 //!
 //! "As the service" means Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for unknown services;

@@ -64,6 +64,7 @@ fn cluster_file(rendered: &mut Rendered, path: &str) {
     rendered.shared.cluster_files.insert(path.into(), "b".repeat(64));
 }
 
+/// Removes a payload file.
 fn gone(rendered: &mut Rendered, destination: &str) {
     rendered.shared.files.retain(|f| f.destination != destination);
     rendered.services.files.retain(|f| f.path != destination);
@@ -190,7 +191,7 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Cases that remove parts that other cases alter.
+/// Cases that remove a part. They are not combined with [`CASES`], which may alter the same part.
 const REMOVALS: &[Case] = &[
     (|r| drop(r.shared.cluster_files.remove(path::WICD_KUBECONFIG)), Nothing, &[], "wicd-kubeconfig"),
     (|r| gone(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
@@ -199,7 +200,7 @@ const REMOVALS: &[Case] = &[
 ];
 
 #[test]
-fn cases() {
+fn each_difference_has_its_disruption_services_and_description() {
     let from = base();
     for (alter, disruption, services, why) in CASES.iter().chain(REMOVALS) {
         let mut to = from.clone();
@@ -214,7 +215,7 @@ fn cases() {
 
 /// Covers a takeover from the legacy operator, which sets machine-wide variables.
 #[test]
-fn a_variable_of_the_machine_that_each_service_has_is_no_restart_of_the_host() {
+fn a_removed_machine_wide_variable_that_each_service_sets_needs_no_restart_of_the_host() {
     let mut from = base();
     from.services.environment_vars.insert("HTTPS_PROXY".into(), "x".into());
     from.services.watched_environment_vars.push("HTTPS_PROXY".into());
@@ -224,11 +225,11 @@ fn a_variable_of_the_machine_that_each_service_has_is_no_restart_of_the_host() {
     }
     assert_eq!(change(&Stored::Ours(from.clone()), &to).disruption, Drain);
     to.services.services[0].environment.clear();
-    assert_eq!(change(&Stored::Ours(from), &to).disruption, Reboot, "the machine's reaches one");
+    assert_eq!(change(&Stored::Ours(from), &to).disruption, Reboot, "one service used the machine-wide variable");
 }
 
 #[test]
-fn what_means_the_same_changes_nothing() {
+fn versions_with_the_same_effect_have_no_differences() {
     let from = base();
     let mut to = from.clone();
     to.services.services.reverse();
@@ -239,7 +240,7 @@ fn what_means_the_same_changes_nothing() {
 }
 
 #[test]
-fn the_greatest_counts_and_the_rest_is_counted() {
+fn the_greatest_disruption_counts_and_only_five_differences_are_named() {
     let from = base();
     let mut to = from.clone();
     let expected =
@@ -270,7 +271,7 @@ fn many_settings_are_cut_short() {
 }
 
 #[test]
-fn from_wmco() {
+fn a_change_from_wmco_restarts_kubelet_in_any_case() {
     type Legacy = fn(&mut ServicesConfig, &mut Rendered);
     let cases: [(&str, Legacy, Disruption, &[&str], &str); 6] = [
         ("the same services", |_, _| (), Restart, ABOVE_KUBELET, "kubelet's settings"),
@@ -321,7 +322,7 @@ fn from_wmco() {
 }
 
 #[test]
-fn what_is_not_known_drains() {
+fn an_unknown_version_means_a_drain() {
     let unknown = unknown();
     assert_eq!((unknown.disruption, unknown.services.len()), (Drain, 0));
     assert_eq!(unknown.why, ["the version that the host follows is unknown"]);

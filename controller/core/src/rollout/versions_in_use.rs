@@ -40,7 +40,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_services_of_a_node_that_was_let_go_stay() {
+    fn versions_that_a_node_without_an_instance_names_are_in_use() {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "w", "annotations": {key::VERSION: "1-a", key::DESIRED_VERSION: "2-b"}},
         }))

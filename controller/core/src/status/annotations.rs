@@ -12,7 +12,8 @@ pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
 /// Maximum length of an annotation's value in a note.
 const MAX_VALUE_CHARS: usize = 40;
 
-/// Returns notes on annotations of an object with another value than `true` or `false`, which have no effect. `kind` is the kind of the object.
+/// Returns notes on the annotations in `switches` whose value is neither `true` nor `false`, so that they have no effect. `kind` is the kind of the
+/// annotated object.
 pub fn without_effect(annotations: &BTreeMap<String, String>, switches: &[&str], kind: &str) -> Vec<String> {
     let value = |switch: &&&str| annotations.get(**switch).filter(|v| !matches!(v.as_str(), "true" | "false"));
     let note = |switch: &&str| {

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// Returns the JSON of a status without empty objects. When an object loses its last field, server-side apply turns it into null, which the API
-/// server rejects as an object.
+/// Returns the JSON of a status without fields that are empty objects. When an object loses its last field, server-side apply turns it into null,
+/// which the API server rejects as an object.
 pub fn body(status: &impl Serialize) -> Value {
     let mut value = serde_json::json!(status);
     remove_empty(&mut value);

@@ -2,6 +2,7 @@
 
 use api::{
     Failures, GrantType, Phase, Reason, Step, Time, WindowsInstanceStatus,
+    act::{Act, HOST},
     conditions::{Status, find, kind, remove, set},
     services_version::short,
 };
@@ -116,12 +117,9 @@ pub fn describe(
             );
             let (why, message) = match (up_to_date, &failed_version) {
                 (true, _) => (Reason::AsExpected, String::new()),
-                (false, Some(version)) => (
-                    Reason::UpdateFailed,
-                    format!("version {} did not work on this host and was rolled back; see its events", short(version)),
-                ),
+                (false, Some(version)) => (Reason::UpdateFailed, rolled_back(version)),
                 (false, None) if again => (Reason::Outdated, failed_now.clone().unwrap_or_default()),
-                (false, None) => (Reason::Outdated, "the host does not follow the version of its pool".into()),
+                (false, None) => (Reason::Outdated, "the host does not follow the version of its pool yet; the condition Updating of the pool tells what it waits for".into()),
             };
             // Ready is read first, so it also reports that a working node could not be changed.
             let is_told = failed_version.is_some() && !up_to_date;
@@ -197,7 +195,7 @@ pub fn follow_node(
                 kind::REACHABLE,
                 Status::Unknown,
                 NOT_TRIED,
-                "kubelet has stopped posting the status of the Node since the host last answered",
+                "kubelet has stopped posting the status of the Node since the host last answered; the operator connects to the host to see whether it still answers",
             );
         }
         "True" if is_ready && why == WITHOUT_KUBELET => put(kind::REACHABLE, Status::True, CONNECTED, ""),
@@ -206,7 +204,7 @@ pub fn follow_node(
                 kind::REACHABLE,
                 Status::Unknown,
                 NOT_TRIED,
-                "the Node is Ready again, and the operator has not connected to the host since then",
+                "the Node is Ready again, and the operator has not connected to the host since then; it does so next",
             );
             let is_same = |f: &Failures| f.last_reason == why && status.operation.is_none();
             status.failures = status.failures.take().filter(|f| !is_same(f));
@@ -256,6 +254,15 @@ pub fn reached(
         Err((why, message)) => (Status::False, why, message),
     };
     set(&mut status.conditions, kind::REACHABLE, s, why, message, generation, now);
+}
+
+/// Returns the message for a version that was rolled back.
+fn rolled_back(version: &str) -> String {
+    format!(
+        "version {} did not work on this host and was rolled back; see the events of the WindowsInstance. To try it again, run {}",
+        short(version),
+        Act::Retry(HOST).command()
+    )
 }
 
 fn times(count: i32) -> String {
@@ -374,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn saying_it_twice_changes_nothing() {
+    fn a_second_update_changes_nothing() {
         let mut status = described(&Situation::Failed { leaving: false }, Some(twice()));
         let before = status.clone();
         describe(&mut status, &Situation::Failed { leaving: false }, Some(3), "2027-01-01T23:59:59Z".parse().unwrap());

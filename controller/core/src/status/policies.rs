@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_policy_is_said_by_every_pool_and_taken_back() {
+    fn a_missing_policy_is_reported_until_it_is_in_force() {
         let now = Timestamp::UNIX_EPOCH;
         let withheld = Policies::Withheld(Reason::PolicyMissing, "there is none".into());
         let mut status = WindowsNodePoolStatus::default();

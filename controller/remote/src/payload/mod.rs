@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 pub use archive::Archive;
 pub use wicd::Wicd;
 
-/// Error of a payload that cannot be used.
+/// Error for a payload that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     /// A file cannot be read.

@@ -163,7 +163,7 @@ fn damaged_contents_are_detected() {
 async fn the_archive_is_a_tar_of_frames() {
     let (_dir, payload) = payload();
     let all = hashes(&payload);
-    assert_eq!(all.len(), 4, "a content that is there twice goes once");
+    assert_eq!(all.len(), 4, "identical contents are sent once");
     let archive = Archive::new(&payload, &all).unwrap();
     let bytes = read_from(&payload, &all, 0).await;
     assert_eq!(bytes.len() as u64, archive.size());

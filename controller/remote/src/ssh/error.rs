@@ -5,6 +5,8 @@ use std::{io, time::Duration};
 
 use api::act::{Act, FINGERPRINT};
 
+use super::PERMISSION_DENIED;
+
 /// Action and path that an error message names.
 #[derive(Clone, Copy)]
 pub(super) struct Doing<'a> {
@@ -12,7 +14,7 @@ pub(super) struct Doing<'a> {
     pub(super) path: &'a str,
 }
 
-/// Error of an SSH operation. The text is safe to publish: it holds no key material, and at most a sanitised excerpt of the host's output.
+/// Error that an SSH operation returns. The text is safe to publish: it holds no key material, and at most a sanitised excerpt of the host's output.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each field is named in its variant's message")]
 pub enum SshError {
@@ -57,16 +59,16 @@ pub enum SshError {
         .expected.join(" or "), if_reinstalled(host.as_deref(), offered)
     )]
     HostKeyMismatch { host: Option<String>, address: String, expected: Vec<String>, offered: String },
-    /// The policy is strict, and the host is not listed in `known_hosts`.
+    /// The host key must be listed in `known_hosts`, and no key of the host is.
     #[error(
-        "{address} offers the host key {offered}, which is not in known_hosts: add it there once you have verified it"
+        "{address} offers the host key {offered}, which is not in the known_hosts of the Secret in ssh.knownHostsSecretRef: verify the key, and add it there"
     )]
     HostKeyUnknown { address: String, offered: String },
     /// The host accepted none of the keys.
-    #[error("{username} cannot log in to {address} {}", refused(tried))]
-    AuthenticationFailed { address: String, username: String, tried: Vec<String> },
+    #[error("{username} cannot log in to {address} {}", refused(tried, HOST_KEYS))]
+    AuthenticationFailed { address: String, username: String, tried: Vec<RefusedKey> },
     /// The operator cannot connect to the jump host, or the connection broke. `fault` names the cause and the remedy.
-    #[error("the jump host cannot be used, and the host behind it was not reached: {fault}")]
+    #[error("the jump host cannot be used, so the operator has no connection to the host behind it: {fault}")]
     JumpHostUnreachable { fault: Box<SshError> },
     /// The jump host proved another key than the declared one. Another machine may intercept the connection.
     #[error(
@@ -75,8 +77,8 @@ pub enum SshError {
     )]
     JumpHostKeyMismatch { jump_host: String, expected: String, offered: String },
     /// The jump host does not accept the operator's key.
-    #[error("{username} cannot log in to the jump host {jump_host} with {tried}{}", remedy_on_jump_host(tried))]
-    JumpHostAuthenticationFailed { jump_host: String, username: String, tried: String },
+    #[error("{username} cannot log in to the jump host {jump_host} {}", refused(tried, JUMP_HOST_KEYS))]
+    JumpHostAuthenticationFailed { jump_host: String, username: String, tried: Vec<RefusedKey> },
     /// The jump host does not forward connections to the host.
     #[error(
         "the jump host {jump_host} refuses to forward to {address} port {port} ({why}): check AllowTcpForwarding and PermitOpen in \
@@ -91,8 +93,8 @@ pub enum SshError {
     UnreachableFromJumpHost { jump_host: String, address: String, port: u16, why: String },
     /// The connection broke.
     #[error(
-        "the connection to {address} broke: {why}. The operator tries again; if that repeats, check whether the host restarts, the log of its SSH server, \
-         and the network between it and the operator"
+        "the connection to {address} broke: {why}. The operator tries again; if that repeats, check whether the host restarts, and check the log of its SSH server \
+         and the network between the host and the operator"
     )]
     Disconnected { address: String, why: String },
     /// The command exceeded its time limit. `log` is the end of its output.
@@ -104,7 +106,7 @@ pub enum SshError {
     )]
     CommandRefused { address: String },
     /// A file operation failed.
-    #[error("cannot {action} {path} on {address}: {why}")]
+    #[error("cannot {action} {path} on {address}: {why}; {}", after_transfer(why))]
     TransferFailed { address: String, action: &'static str, path: String, why: String },
     /// The host's drive has no space left.
     #[error("cannot write {path} on {address}: its disk is full; free some space")]
@@ -113,7 +115,9 @@ pub enum SshError {
     #[error("{address} does not offer SFTP: {why}")]
     NotASftpServer { address: String, why: String },
     /// The path must not be sent to a host. An error in the operator or in its input.
-    #[error("the operator does not use the path {path:?} on a host, because it {problem}")]
+    #[error(
+        "the operator does not use the path {path:?} on a host, because it {problem}; this is a bug in the operator: report it"
+    )]
     BadPath { path: String, problem: &'static str },
     /// The command must not be sent to a host. An error in the operator or in its input.
     #[error(
@@ -121,7 +125,7 @@ pub enum SshError {
     )]
     BadCommand { command: String, problem: &'static str },
     /// A file on the host, or its new content, is larger than the limit.
-    #[error("{path} on {address}, or its new content, is larger than {limit} bytes; remove what is not needed from it")]
+    #[error("{path} on {address}, or its new content, is larger than {} KiB; remove what is not needed from it", limit >> 10)]
     TooLarge { address: String, path: String, limit: usize },
     /// A directory on the host has more entries than are read.
     #[error("{path} on {address} has more than {limit} entries: remove files that do not belong to the operator")]
@@ -137,29 +141,67 @@ pub enum SshError {
     },
 }
 
-/// Returns the keys that a host has refused, with the remedy.
-fn refused(tried: &[String]) -> String {
-    if tried.is_empty() {
-        return "without a private key: name a Secret with one in the ssh settings of the pool".to_owned();
-    }
-    let keys = tried.join(", ");
-    // A note about a key has the remedy for it.
-    if tried.iter().all(|key| has_note(key)) {
-        return format!("with {keys}");
-    }
-    format!(
-        "with {keys}: add one of these public keys to the user's authorized keys on the host (administrators_authorized_keys for an administrator)"
-    )
+/// Private key that did not log in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{fingerprint}{}", .why.note())]
+pub struct RefusedKey {
+    /// SHA-256 fingerprint of the public key.
+    pub fingerprint: String,
+    /// Cause, as far as it is known.
+    pub why: Refusal,
 }
 
-/// Reports whether a note in parentheses follows the fingerprint of a refused key.
-fn has_note(key: &str) -> bool {
-    key.contains(" (")
+/// Cause of the refusal of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The user has no such public key.
+    Unknown,
+    /// The host closed the connection.
+    Closed,
+    /// The host accepts RSA with SHA-1 only.
+    Sha1,
+    /// The host accepts the key, and requires another factor.
+    Factor,
 }
 
-/// Returns the remedy for a key that a jump host has refused, unless a note about the key has another one.
-fn remedy_on_jump_host(tried: &str) -> &'static str {
-    if has_note(tried) { "" } else { ": add this public key to the user's authorized_keys on the jump host" }
+impl Refusal {
+    /// Returns what a message says about the key, with the remedy if it is not another public key on the host.
+    fn note(self) -> &'static str {
+        match self {
+            Self::Unknown => "",
+            Self::Closed => " (the host closed the connection)",
+            Self::Sha1 => " (the host accepts RSA with SHA-1 only: use an Ed25519 or ECDSA key)",
+            Self::Factor => {
+                " (accepted, but the host requires another factor: allow `publickey` alone in AuthenticationMethods of its sshd_config)"
+            }
+        }
+    }
+}
+
+/// Files with the public keys that a host accepts.
+const HOST_KEYS: &str = "the user's authorized keys on the host (administrators_authorized_keys for an administrator)";
+/// File with the public keys that a jump host accepts.
+const JUMP_HOST_KEYS: &str = "the user's authorized_keys on the jump host";
+
+/// Returns what to check after a failed file operation.
+fn after_transfer(why: &str) -> &'static str {
+    if why == PERMISSION_DENIED {
+        "check that the user is an administrator of the host, and who may access this path"
+    } else {
+        "check the load of the host, and whether another program, for example an antivirus, uses or removes files there"
+    }
+}
+
+/// Returns the keys that were refused, with the remedy: another public key in `files`, unless each key has a remedy of its own.
+fn refused(tried: &[RefusedKey], files: &str) -> String {
+    let keys = tried.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let adds_key = tried.iter().any(|key| matches!(key.why, Refusal::Unknown | Refusal::Closed));
+    match tried.len() {
+        0 => "without a private key: name a Secret with one in the ssh settings of the pool".to_owned(),
+        _ if !adds_key => format!("with {keys}"),
+        1 => format!("with {keys}: add this public key to {files}"),
+        _ => format!("with {keys}: add one of these public keys to {files}"),
+    }
 }
 
 /// Returns the remedy for a changed host key. Only the key of a host with an instance, whose name is `host`, can be trusted by a command.
@@ -229,16 +271,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_about_a_refused_key_replaces_the_remedy() {
-        const FACTOR: &str = "SHA256:b (accepted, but the host requires another factor: allow it)";
-        for (tried, adds_key) in [(&["SHA256:a"][..], true), (&["SHA256:a", FACTOR], true), (&[FACTOR], false)] {
-            assert_eq!(
-                refused(&tried.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>()).contains("add one of"),
-                adds_key,
-                "{tried:?}"
-            );
+    fn a_refused_key_has_its_own_remedy_or_must_be_added() {
+        use Refusal::{Closed, Factor, Sha1, Unknown};
+        for (refusals, expected) in [
+            (&[][..], "name a Secret"),
+            (&[Unknown], "SHA256:0: add this public key to authorized_keys"),
+            (&[Unknown, Factor], "in AuthenticationMethods of its sshd_config): add one of these public keys to"),
+            (&[Factor], "in AuthenticationMethods of its sshd_config)"),
+            (&[Sha1, Factor], "use an Ed25519 or ECDSA key), SHA256:1 (accepted"),
+            // Nothing else would help.
+            (&[Sha1, Closed], "(the host closed the connection): add one of these public keys to"),
+        ] {
+            let key = |(i, why): (usize, &Refusal)| RefusedKey { fingerprint: format!("SHA256:{i}"), why: *why };
+            let text = refused(&refusals.iter().enumerate().map(key).collect::<Vec<_>>(), "authorized_keys");
+            assert!(text.contains(expected), "{text}");
+            let adds_key = refusals.iter().any(|why| matches!(why, Unknown | Closed));
+            assert_eq!(text.contains("add "), adds_key, "{text}");
         }
-        assert!(!remedy_on_jump_host("SHA256:a").is_empty() && remedy_on_jump_host(FACTOR).is_empty());
     }
 
     #[test]

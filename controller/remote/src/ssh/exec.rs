@@ -54,15 +54,15 @@ pub(crate) const NOT_FOUND: u32 = 127;
 
 impl Connection {
     /// Runs `command` (see [`path::check_command`]) and waits at most `timeout` until it ends. If the shell does not find the program
-    /// ([`NOT_FOUND`]), the command is repeated in the form for POSIX shells.
+    /// ([`NOT_FOUND`]), the command is repeated in the form for POSIX shells, with the same time limit.
     ///
     /// If the host disconnects after it started the command, the result is an [`Exit`] without a status; before, it is an error. A command that
     /// exceeds the time limit is not killed, because SSH cannot do so on Windows.
     ///
     /// # Errors
-    /// [`SshError::BadCommand`] when [`path::check_command`] refuses `command`. [`SshError::CommandTimeout`] when the command
-    /// does not end within `timeout`. [`SshError::CommandRefused`] when the host does not start it.
-    /// [`SshError::Disconnected`] when the host opens no channel, or the channel or the connection closes before the command
+    /// [`SshError::BadCommand`] when [`path::check_command`] refuses `command`. [`SshError::CommandTimeout`] when the host does not open a channel
+    /// within `timeout`, or the command does not end within `timeout`. [`SshError::CommandRefused`] when the host does not start the command.
+    /// [`SshError::Disconnected`] when the host refuses to open a channel, or the channel or the connection closes before the command
     /// starts.
     pub async fn exec(&self, command: &str, timeout: Duration) -> Result<Exit, SshError> {
         self.exec_after(ready(Ok(())), command, timeout).await
@@ -105,7 +105,8 @@ impl Connection {
                 result?;
                 in_time = true;
             }
-            // Otherwise the output of an endless command would be read until the connection ends. Fails if the host closed the channel first.
+            // Without the close, the output of an endless command would be read until the connection ends. The close fails if the host closed the
+            // channel first.
             let _ = tokio::time::timeout(CLOSE_GRACE, input.close()).await;
         }
         if !in_time {
@@ -126,7 +127,8 @@ impl Connection {
         Ok(Exit { status: progress.status, log: progress.output.text() })
     }
 
-    /// Reads the channel to its end as fast as output arrives: an unread channel would block the whole connection, including SFTP.
+    /// Starts the command, and reads its output as fast as it arrives, until the channel closes or [`CLOSE_GRACE`] has passed since the exit status.
+    /// An unread channel would block the whole connection, including SFTP.
     async fn run(
         &self,
         command: &str,

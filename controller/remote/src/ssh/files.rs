@@ -165,7 +165,7 @@ impl Connection {
     /// [`SshError::TransferFailed`] when the host refuses the request or does not answer in time.
     /// [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn home(&self) -> Result<Option<String>, SshError> {
-        let doing = Doing { action: "look up", path: "." };
+        let doing = Doing { action: "look up", path: "the profile directory of the user" };
         let found = self.request(doing, async |sftp| sftp.raw.realpath(".").await).await?;
         Ok(found.files.first().and_then(|home| path::windows_path(&home.filename)))
     }

@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HostKey, HostKeyCheck, Identity, SshError, Target,
+    HostKey, HostKeyCheck, Identity, Refusal, RefusedKey, SshError, Target,
     host_key::{self, HostKeyDecision},
     tail,
 };
@@ -183,7 +183,7 @@ impl Attempts {
     /// Starts the next attempt if another key of the server may be the expected one.
     ///
     /// # Errors
-    /// Returns the error of the first attempt when none is left, and `error` itself if it is not about the host key.
+    /// Returns the error of the first attempt when none is left, and `error` itself if it is not a mismatch of the host key.
     pub(super) fn fail(&mut self, error: SshError) -> Result<(), SshError> {
         if !matches!(error, SshError::HostKeyMismatch { .. }) {
             return Err(error);
@@ -388,28 +388,21 @@ async fn log_in(
     for identity in &target.keys {
         let hash = if identity.is_rsa() { rsa_hash(handle).await } else { Some(HashAlg::Sha512) };
         let Some(hash) = hash else {
-            tried.push(format!(
-                "{} (the host accepts RSA with SHA-1 only: use an Ed25519 or ECDSA key)",
-                identity.fingerprint()
-            ));
+            tried.push(RefusedKey { fingerprint: identity.fingerprint(), why: Refusal::Sha1 });
             continue;
         };
         match handle.authenticate_publickey(&target.username, identity.signing(hash)).await {
             Ok(AuthResult::Success) => return Ok(Arc::clone(identity)),
             Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
                 if remaining_methods.is_empty() && handle.is_closed() {
-                    tried.push(format!("{} (the host closed the connection)", identity.fingerprint()));
+                    tried.push(RefusedKey { fingerprint: identity.fingerprint(), why: Refusal::Closed });
                     if tried.len() == 1 {
                         return Err(disconnected(target, seen));
                     }
                     break;
                 }
-                let note = if partial_success {
-                    " (accepted, but the host requires another factor: allow `publickey` alone in AuthenticationMethods of its sshd_config)"
-                } else {
-                    ""
-                };
-                tried.push(format!("{}{note}", identity.fingerprint()));
+                let why = if partial_success { Refusal::Factor } else { Refusal::Unknown };
+                tried.push(RefusedKey { fingerprint: identity.fingerprint(), why });
                 if !remaining_methods.contains(&MethodKind::PublicKey) {
                     break;
                 }
@@ -420,7 +413,7 @@ async fn log_in(
     Err(SshError::AuthenticationFailed { address: target.address.clone(), username: target.username.clone(), tried })
 }
 
-/// Returns the hash for RSA signatures, or `None` if the host accepts only SHA-1. The default is SHA-512, which OpenSSH supports since 7.2.
+/// Returns the hash for RSA signatures, or `None` if the host accepts only SHA-1. The default is SHA-512, which OpenSSH 7.2 and newer support.
 async fn rsa_hash(handle: &client::Handle<Client>) -> Option<HashAlg> {
     match handle.best_supported_rsa_hash().await {
         Ok(Some(hash)) => hash,

@@ -150,7 +150,7 @@ impl HostKeyCheck {
 
     /// Returns the algorithms to request from the host, one set for each attempt. The first set has the types of all known keys, so that a host with
     /// several keys does not appear changed when its order of preference changes. If the host shows another key, each of the other types is requested
-    /// alone before the key counts as changed. A fingerprint has no type.
+    /// alone before the key counts as changed. A fingerprint has no type, so all accepted types are requested for it.
     pub(super) fn attempts(&self) -> Vec<Vec<Algorithm>> {
         let is_known = |algorithm: &Algorithm| self.keys().iter().any(|key| key.key_type == type_of(algorithm));
         let of_known: Vec<_> = all().into_iter().filter(is_known).collect();

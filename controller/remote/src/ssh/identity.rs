@@ -14,7 +14,7 @@ const MAX_PEM: usize = 64 * 1024;
 /// Minimum length of an RSA key in bits. Shorter keys can be broken.
 const MIN_RSA_BITS: usize = 2048;
 
-/// Error of an unusable private key. `name` is the name of the key for users (Secret and key). Key material is never quoted.
+/// Error for an unusable private key. `name` is the name of the key for users (Secret and key). Key material is never quoted.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The key is empty.
@@ -99,8 +99,8 @@ impl Identity {
         if !matches!(key.algorithm(), Algorithm::Ed25519 | Algorithm::Ecdsa { .. } | Algorithm::Rsa { .. }) {
             return Err(unusable("its type is not supported: use Ed25519, ECDSA or RSA", None));
         }
-        let public =
-            HostKey::of(key.public_key()).ok_or_else(|| unusable("its public half cannot be encoded", None))?;
+        let public = HostKey::of(key.public_key())
+            .ok_or_else(|| unusable("its public half cannot be encoded: use another key", None))?;
         Ok(Self { name: name.to_owned(), key: Arc::new(key), public })
     }
 

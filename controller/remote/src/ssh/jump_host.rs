@@ -143,7 +143,7 @@ fn of_jump_host(target: &Target, error: SshError) -> SshError {
             SshError::JumpHostKeyMismatch { jump_host, expected: expected.join(" or "), offered }
         }
         SshError::AuthenticationFailed { username, tried, .. } => {
-            SshError::JumpHostAuthenticationFailed { jump_host, username, tried: tried.join(", ") }
+            SshError::JumpHostAuthenticationFailed { jump_host, username, tried }
         }
         error => SshError::JumpHostUnreachable { fault: Box::new(error) },
     }

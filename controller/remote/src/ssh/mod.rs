@@ -1,8 +1,8 @@
 //! SSH access to hosts: one connection for each operation, directly or through a jump host, with SFTP for all bytes and exec for starting `wicd.exe`.
 //!
-//! Nothing depends on the shell of a host: an exec request has only plain words ([`check_command`]), requests and answers are files. Standard input
-//! is not used, because exec channels of OpenSSH on Windows lose or delay it, depending on the shell. Standard output is kept for the log and never
-//! parsed.
+//! The shell of a host hardly matters: an exec request has only plain words ([`check_command`]), and is repeated in the form for POSIX shells if the
+//! shell does not find the program; requests and answers are files. Standard input is not used, because exec channels of OpenSSH on Windows lose or
+//! delay it, depending on the shell. Standard output is kept for the log and never parsed.
 
 mod connection;
 mod error;
@@ -26,7 +26,7 @@ use std::{sync::Arc, time::Duration};
 pub(crate) use self::exec::NOT_FOUND;
 pub use self::{
     connection::Connection,
-    error::SshError,
+    error::{Refusal, RefusedKey, SshError},
     exec::Exit,
     files::Entry,
     host_key::{HostKey, HostKeyCheck, HostKeyError},

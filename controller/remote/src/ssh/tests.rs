@@ -59,7 +59,7 @@ async fn one_connection_serves_commands_and_files() {
             assert_eq!(std::fs::read(running.file("k/operations/1/request.json")).unwrap(), content);
         }
         let names: Vec<_> = connection.list(r"C:\k\operations\1").await.unwrap().into_iter().map(|e| e.name).collect();
-        assert_eq!(names, ["request.json"], "no partial file, no name from the host that is not one");
+        assert_eq!(names, ["request.json"], "neither a partial file nor an invalid name");
 
         connection.write(r"C:\k\a\b\moved", b"old").await.unwrap();
         connection.rename(path, r"C:\k\a\b\moved").await.unwrap();

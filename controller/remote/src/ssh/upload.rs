@@ -113,14 +113,14 @@ pub(super) async fn send(
         while offset < total {
             let mut chunk = vec![0; sftp.chunk.min(usize::try_from(total - offset).unwrap_or(usize::MAX))];
             source.read_exact(&mut chunk).await.map_err(Failure::Source)?;
-            let leave = loop {
-                if let Some(leave) = admit(writes.len()) {
-                    break leave;
+            let permit = loop {
+                if let Some(permit) = admit(writes.len()) {
+                    break permit;
                 }
                 writes.try_next().await?;
             };
             let length = chunk.len() as u64;
-            writes.push(write(sftp, &handle, offset, chunk, leave));
+            writes.push(write(sftp, &handle, offset, chunk, permit));
             offset += length;
             // A request is sent when it is first polled.
             while let Some(Some(written)) = writes.next().now_or_never() {
@@ -140,21 +140,21 @@ pub(super) async fn send(
 }
 
 /// Permit to send one more write request, held for as long as the request is in flight.
-enum Leave {
+enum Permit {
     Guaranteed,
     Shared(#[expect(dead_code, reason = "given back when dropped")] SemaphorePermit<'static>),
 }
 
 /// Returns a permit, or `None` if a request must end first.
-fn admit(on_their_way: usize) -> Option<Leave> {
-    match on_their_way {
-        0..GUARANTEED => Some(Leave::Guaranteed),
-        GUARANTEED..DEPTH => BUDGET.try_acquire().ok().map(Leave::Shared),
+fn admit(in_flight: usize) -> Option<Permit> {
+    match in_flight {
+        0..GUARANTEED => Some(Permit::Guaranteed),
+        GUARANTEED..DEPTH => BUDGET.try_acquire().ok().map(Permit::Shared),
         _ => None,
     }
 }
 
-async fn write(sftp: &Sftp, handle: &str, offset: u64, data: Vec<u8>, _leave: Leave) -> Result<(), Failure> {
+async fn write(sftp: &Sftp, handle: &str, offset: u64, data: Vec<u8>, _permit: Permit) -> Result<(), Failure> {
     sftp.raw.write(handle, offset, data).await.map(drop).map_err(Failure::Remote)
 }
 

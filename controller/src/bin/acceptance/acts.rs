@@ -38,6 +38,7 @@ const SERVICE: &str =
 
 /// Interval and timeout of the log-ins that measure how long the host does not answer.
 const LOOK: Duration = Duration::from_secs(2);
+
 /// Acceptance run on a host.
 pub(crate) struct Run {
     pub(crate) args: Args,
@@ -78,7 +79,7 @@ pub(crate) fn pool(world: &World, args: &Args, fingerprint: &str) -> Value {
 pub(super) struct Silence {
     /// Longest time between two of them.
     longest: Duration,
-    /// Time of the last one, or of the begin of the measurement.
+    /// Time of the last one, or of the beginning of the measurement.
     answered: Instant,
 }
 
@@ -130,7 +131,7 @@ impl Run {
     pub(crate) async fn join(&self) -> anyhow::Result<String> {
         let silence = Mutex::new(Silence::begin());
         let version = tokio::select! {
-            version = self.joined() => version?,
+            version = self.join_and_wait() => version?,
             never = self.measure_silence(&silence) => match never {},
         };
         let silence = silence.into_inner().until_now().as_secs_f32();
@@ -139,7 +140,7 @@ impl Run {
         ))
     }
 
-    async fn joined(&self) -> anyhow::Result<String> {
+    async fn join_and_wait(&self) -> anyhow::Result<String> {
         let pem = std::fs::read(&self.args.login.identity).context("cannot read the private key of --identity")?;
         self.world.store_key(pem).await?;
         self.apply().await?;
@@ -354,8 +355,11 @@ impl Run {
             };
             self.world.until_seen("the drain names what holds the pod", is_blocked).await?;
             sleep(HELD).await;
-            ensure!(self.world.pod_stays(&pod).await?, "the pod was evicted although a PodDisruptionBudget holds it");
-            ensure!(self.boot_id().await? == before, "the host restarted under the pod");
+            ensure!(
+                self.world.pod_stays(&pod).await?,
+                "the pod was evicted although a PodDisruptionBudget protects it"
+            );
+            ensure!(self.boot_id().await? == before, "the host restarted while the pod was protected");
             Ok(())
         };
         let held = held.await;
@@ -364,18 +368,21 @@ impl Run {
         held?;
         self.until_restarted(&before).await?;
         ensure!(!self.world.pod_stays(&pod).await?, "the pod was not evicted");
-        Ok(format!("the pod stayed for {} s, and left when the PodDisruptionBudget did", HELD.as_secs()))
+        Ok(format!(
+            "the pod stayed for {} s, and was evicted after its PodDisruptionBudget was deleted",
+            HELD.as_secs()
+        ))
     }
 
     pub(crate) async fn maintenance(&self) -> anyhow::Result<String> {
-        let drained = self.drained().await;
+        let drained = self.drain_for_maintenance().await;
         self.world.ask_maintenance(None).await?;
         drained?;
         self.until_back().await?;
         Ok("the node was drained and cordoned, then verified and uncordoned".to_owned())
     }
 
-    async fn drained(&self) -> anyhow::Result<()> {
+    async fn drain_for_maintenance(&self) -> anyhow::Result<()> {
         self.world.ask_maintenance(Some(REASON)).await?;
         let is_drained =
             |seen: &HostObjects| (seen.maintenance() == Some("Drained") && seen.is_cordoned()).then_some(());
@@ -407,7 +414,7 @@ impl Run {
     /// restart. The boot ID is read last, so that an earlier restart does not count.
     pub(crate) async fn patched_restart(&self) -> anyhow::Result<String> {
         let prepared = async {
-            self.drained().await?;
+            self.drain_for_maintenance().await?;
             self.require_restart().await?;
             self.boot_id().await
         };
@@ -465,7 +472,7 @@ impl Run {
 
     pub(crate) async fn removal(&self) -> anyhow::Result<String> {
         self.world.remove(&self.world.names).await?;
-        self.host.is_as_before(&self.before).await?;
+        self.host.check_directories(&self.before).await?;
         Ok("no pool, WindowsInstance or Node is left, and the host has no directory of the operator".to_owned())
     }
 }

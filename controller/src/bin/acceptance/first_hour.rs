@@ -38,8 +38,9 @@ pub(crate) const CHECKS: [Check; 10] = [
     check("removal", &["removal", "services-removed", "shims-ended", "hns-removed", "nothing-left"], ""),
 ];
 
-/// Maximum number of lines of a command's output on the page, and maximum number of characters of a line.
+/// Maximum number of lines of a command's output on the page.
 const LINES: usize = 12;
+/// Maximum number of characters of a line on the page.
 const LINE: usize = 200;
 /// Words in lower case that mark a line that may contain a secret.
 const SECRET: [&str; 9] =
@@ -49,7 +50,8 @@ const LEFT_OUT: &str = "(left out: the line may hold a secret)";
 /// Minimum length of a word that may be a key or a certificate.
 const KEY: usize = 48;
 
-/// Returns the rows in the order of the checks. The join, a part of the seventh check, comes before the first row that needs a node.
+/// Returns the rows in three groups: those that run before the join, the join and the facts of the node, and all others. Each group has the order of
+/// the checks.
 pub(crate) fn rows() -> Vec<&'static Row> {
     let with_join = [JOIN, "node-facts"];
     let of_checks = CHECKS.iter().flat_map(|check| check.rows).filter(|id| !with_join.contains(id));
@@ -138,7 +140,7 @@ fn heading(address: &str, version: &str, seen: Option<&HostObjects>) -> String {
         format!(
             "Programs: acceptance {}, the host follows {}",
             env!("CARGO_PKG_VERSION"),
-            follows.unwrap_or("nothing")
+            follows.unwrap_or("no version")
         ),
     ];
     lines.map(|line| format!("{}\n", api::text::line(&line, LINE).trim_end())).concat()
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_run_in_the_order_of_the_checks() {
+    fn the_join_comes_before_the_rows_that_need_a_node() {
         let ids: Vec<&str> = rows().iter().map(|row| row.id).collect();
         let of_checks: Vec<&str> = CHECKS.iter().flat_map(|check| check.rows).copied().collect();
         assert_eq!(ids[..5], ["programs", "check-host", "join", "node-facts", "command-lines"]);

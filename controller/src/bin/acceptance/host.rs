@@ -133,7 +133,7 @@ impl Host {
     }
 
     /// Checks that the host has none of the operator's directories, except those from before the run.
-    pub(crate) async fn is_as_before(&self, before: &[&str]) -> anyhow::Result<()> {
+    pub(crate) async fn check_directories(&self, before: &[&str]) -> anyhow::Result<()> {
         let left: Vec<&str> = self.directories().await?.into_iter().filter(|found| !before.contains(found)).collect();
         ensure!(left.is_empty(), "the host still has {}", left.join(", "));
         Ok(())
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_windows_is_windows() {
+    fn the_kind_of_a_host_is_found_by_winecfg_and_ver() {
         let printed = |status, text: &str| Some(Output { status, text: text.into() });
         for (has_winecfg, ver, expected) in [
             (false, printed(Some(0), "\nMicrosoft Windows [Version 10.0.20348.2527]"), Kind::Windows),

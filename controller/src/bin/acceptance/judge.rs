@@ -107,7 +107,7 @@ pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
 }
 
 /// Returns the process id of a running service from `sc queryex`.
-pub(crate) fn running(output: &Output) -> Option<u32> {
+pub(crate) fn running_process(output: &Output) -> Option<u32> {
     let text = output.ok()?;
     let runs = field(text, "STATE")?.split_whitespace().eq(["4", "RUNNING"]);
     field(text, "PID")?.parse().ok().filter(|pid| runs && *pid > 0)
@@ -117,7 +117,7 @@ pub(crate) fn running(output: &Output) -> Option<u32> {
 pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
     let [before, kill, _, after] = outputs else { return None };
     kill.ok()?;
-    let (before, after) = (running(before)?, running(after)?);
+    let (before, after) = (running_process(before)?, running_process(after)?);
     (before != after).then(|| passed(format!("process {before} was killed, {after} runs in its place")))
 }
 
@@ -133,7 +133,7 @@ fn processes(output: &Output, program: &str) -> Option<Vec<u32>> {
 /// Judges `sc queryex kubelet`, and `tasklist` of `kubelet.exe` and `kube-log-runner.exe`: the service must run one of them, with one kubelet.
 pub(crate) fn service_process(outputs: &[Output]) -> Option<Outcome> {
     let [service, kubelets, runners] = outputs else { return None };
-    let (id, kubelets) = (running(service)?, processes(kubelets, "kubelet.exe")?);
+    let (id, kubelets) = (running_process(service)?, processes(kubelets, "kubelet.exe")?);
     let runners = processes(runners, "kube-log-runner.exe")?;
     match kubelets[..] {
         [kubelet] if kubelet == id => Some(passed(format!("process {id} of the service is kubelet.exe"))),
@@ -149,13 +149,13 @@ pub(crate) fn lost_log_runner(outputs: &[Output]) -> Option<Outcome> {
     /// Exit status of `taskkill` if no such process runs.
     const NOT_FOUND: u32 = 128;
     let [before, kill, pause, after, kubelets] = outputs else { return None };
-    let before = running(before)?;
+    let before = running_process(before)?;
     if kill.status == Some(NOT_FOUND) {
         return Some(skipped("no kube-log-runner.exe runs on the host"));
     }
     kill.ok()?;
     pause.ok()?;
-    let (after, kubelets) = (running(after)?, processes(kubelets, "kubelet.exe")?);
+    let (after, kubelets) = (running_process(after)?, processes(kubelets, "kubelet.exe")?);
     (before != after && kubelets.len() == 1)
         .then(|| passed(format!("process {before} was killed, {after} runs in its place, with one kubelet.exe")))
 }
@@ -237,7 +237,7 @@ pub(crate) const SERVICES: [&str; 4] = ["windows-instance-config-daemon", "conta
 /// Times at which [`after_restart`] judges the services, in seconds after the host answers again.
 pub(crate) const TIMES: [u64; 3] = [60, 120, 300];
 
-/// Judges `sc query` of each of [`SERVICES`] at each of [`TIMES`]: all services must run at the last one.
+/// Judges `sc query` of each of [`SERVICES`] at each of [`TIMES`]: all services must run at the last one. Only kube-proxy may be missing.
 pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
     let (last, mut seen, mut missing) = (outputs.len().checked_sub(SERVICES.len())?, Vec::new(), Vec::new());
     (outputs.len() == SERVICES.len() * TIMES.len()).then_some(())?;

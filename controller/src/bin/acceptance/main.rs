@@ -50,7 +50,7 @@ const REMOVAL: &str = "removal";
 #[derive(Parser)]
 #[command(
     version,
-    after_help = "Exit status:\n  0  every row passed or is skipped\n  1  an error, a row that failed, or something that is left"
+    after_help = "Exit status:\n  0  every row passed or is skipped\n  1  an error, an interruption, a row that failed, or something that is left"
 )]
 struct Args {
     /// Cluster to use.
@@ -156,13 +156,13 @@ fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
 
 /// Checks that the host and the cluster can be used, and removes what an earlier run has left.
 async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
-    world.operator_works().await?;
+    world.check_operator().await?;
     let leftovers = world.leftovers().await.context("cannot look for what an earlier run left")?;
     if !leftovers.is_empty() {
         let names: Vec<String> = leftovers.iter().map(Names::name).collect();
         let names = names.join(", ");
         let left = format!(
-            "An earlier run for this host, or one that still runs, has left {names}. The objects of this name are removed."
+            "An earlier run for this host, or one that still runs, has left objects with these names: {names}. This command removes them."
         );
         output::ask(args.yes, &left)?;
         for names in &leftovers {
@@ -172,7 +172,7 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     // No address is found if this machine cannot resolve the name.
     let found = tokio::net::lookup_host((args.host.as_str(), args.login.port)).await;
     let addresses: Vec<IpAddr> = found.into_iter().flatten().map(|address| address.ip()).collect();
-    world.host_is_free(args.login.port, &addresses).await?;
+    world.check_host_is_free(args.login.port, &addresses).await?;
     let target = host_session::target(&args.host, &args.login, LOGIN)?;
     let (host, fingerprint, kind) = Host::open(target).await.context("cannot use the host")?;
     let before = host.directories().await.context("cannot use the host")?;
@@ -259,7 +259,7 @@ async fn run_row(run: &Run, row: &Row) -> (Outcome, Vec<(&'static str, Output)>)
         return (skipped(missing), Vec::new());
     }
     let (result, printed) = match &row.how {
-        How::Cluster(act) => (act(run).await.map(passed), Vec::new()),
+        How::Act(act) => (act(run).await.map(passed), Vec::new()),
         How::Host(commands, judge) => match run.host.run(commands).await {
             Ok(outputs) => {
                 (Ok(judge::outcome(judge, &outputs)), commands.iter().copied().zip(outputs).collect::<Vec<_>>())

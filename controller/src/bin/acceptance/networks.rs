@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::judge::{Outcome, Output, failed, field, is_no_service, passed, running, skipped};
+use super::judge::{Outcome, Output, failed, field, is_no_service, passed, running_process, skipped};
 
 /// Reports whether a text contains an IPv4 address or network as a whole word.
 fn has_address(text: &str, address: &str) -> bool {
@@ -69,7 +69,7 @@ pub(crate) fn overlay_proxy(outputs: &[Output]) -> Option<Outcome> {
 /// Judges `sc queryex hns`, `hnsdiag list networks` and `hnsdiag list endpoints`. HNS must run, because otherwise an empty list proves nothing.
 pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
     let [service, networks, endpoints] = outputs else { return None };
-    running(service)?;
+    running_process(service)?;
     (!networks.ok()?.contains("OVNKubernetesHybridOverlayNetwork") && !endpoints.ok()?.contains("VIPEndpoint"))
         .then(|| passed("HNS runs, and has no network and no endpoint of the hybrid overlay"))
 }

@@ -95,7 +95,7 @@ impl Run {
         self.world.remove(&self.world.names).await?;
         self.forget_directories().await?;
         let joined = joined?;
-        self.host.is_as_before(&self.before).await?;
+        self.host.check_directories(&self.before).await?;
         Ok(joined)
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of the acceptance test, in the order in which they run.
+//! Rows of the acceptance test, in the order in which a whole run has them.
 
 use futures::future::LocalBoxFuture;
 
@@ -9,13 +9,13 @@ use super::{
     networks,
 };
 
-/// Function that acts on the cluster and returns the evidence.
+/// Function that acts on the cluster, on the host, or on both, and returns the evidence.
 type Act = for<'a> fn(&'a Run) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
 /// Way to run a row.
 pub(crate) enum How {
-    /// Function that acts through the API server.
-    Cluster(Act),
+    /// Function that acts, and judges the result itself.
+    Act(Act),
     /// Commands on the host, with the judge of their outputs.
     Host(&'static [&'static str], Judge),
 }
@@ -51,12 +51,12 @@ const PROGRAMS: &[Kind] = &[Kind::Windows, Kind::Wine];
 const IMAGES: &[Kind] = &[Kind::Windows, Kind::Simulated];
 const WINDOWS: &[Kind] = &[Kind::Windows];
 
-const fn cluster(id: &'static str, on: &'static [Kind], act: Act) -> Row {
-    Row { id, on, needs: Need::Node, how: How::Cluster(act) }
+const fn act(id: &'static str, on: &'static [Kind], function: Act) -> Row {
+    Row { id, on, needs: Need::Node, how: How::Act(function) }
 }
 
-const fn image(id: &'static str, on: &'static [Kind], act: Act) -> Row {
-    Row { needs: Need::Image, ..cluster(id, on, act) }
+const fn image(id: &'static str, on: &'static [Kind], function: Act) -> Row {
+    Row { needs: Need::Image, ..act(id, on, function) }
 }
 
 const fn host(id: &'static str, commands: &'static [&'static str], judge: Judge) -> Row {
@@ -82,12 +82,12 @@ macro_rules! events {
 /// Table of all rows. `ping.exe` serves as a pause that needs no console.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
-    Row { needs: Need::Payload, ..cluster("programs", WINDOWS, |run| Box::pin(run.programs())) },
-    Row { needs: Need::Wicd, ..cluster("check-host", ANY, |run| Box::pin(run.check_host())) },
-    Row { needs: Need::Wicd, ..cluster("api-server-unknown", WINDOWS, |run| Box::pin(run.api_server_unknown())) },
-    cluster("join", ANY, |run| Box::pin(run.join())),
-    cluster("node-facts", ANY, |run| Box::pin(run.node_facts())),
-    cluster("windows-facts", WINDOWS, |run| Box::pin(run.windows_facts())),
+    Row { needs: Need::Payload, ..act("programs", WINDOWS, |run| Box::pin(run.programs())) },
+    Row { needs: Need::Wicd, ..act("check-host", ANY, |run| Box::pin(run.check_host())) },
+    Row { needs: Need::Wicd, ..act("api-server-unknown", WINDOWS, |run| Box::pin(run.api_server_unknown())) },
+    act("join", ANY, |run| Box::pin(run.join())),
+    act("node-facts", ANY, |run| Box::pin(run.node_facts())),
+    act("windows-facts", WINDOWS, |run| Box::pin(run.windows_facts())),
     without_node("command-lines", &[r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\kubelet /v ImagePath", r"C:\k\kube-log-runner.exe -help", r"C:\k\kubelet.exe --help"], judge::command_lines),
     host("feature-containers", &["dism.exe /online /get-featureinfo /featurename:Containers"], judge::feature_containers),
     host("service-recovery", &["sc.exe qfailure kubelet", "sc.exe qfailureflag kubelet"], judge::service_recovery),
@@ -98,7 +98,7 @@ pub(crate) const ROWS: &[Row] = &[
     host("access-lists", &[r"icacls.exe C:\k", r"icacls.exe C:\windows\wicd", r"icacls.exe C:\var\lib\kubelet", r"icacls.exe C:\var\lib\kubelet\pki", r"icacls.exe C:\k\volume-plugins"], judge::access_lists),
     host("owner", &[r"dir /q C:\"], judge::owner),
     host("directories-above", &[r"icacls.exe C:\var", r"icacls.exe C:\var\lib", r"icacls.exe C:\var\log"], judge::directories_above),
-    cluster("cni-directories", WINDOWS, |run| Box::pin(run.cni_directories())),
+    act("cni-directories", WINDOWS, |run| Box::pin(run.cni_directories())),
     host("libraries", &["powershell.exe -NoProfile -Command (Get-Process -Name wicd).Modules.FileName"], judge::libraries),
     host("pod-volumes", &[r"icacls.exe C:\var\lib\kubelet\pods"], judge::pod_volumes),
     host("client-certificate", &[r"dir C:\var\lib\kubelet\pki", r"icacls.exe C:\k\kubeconfig"], judge::client_certificate),
@@ -106,9 +106,9 @@ pub(crate) const ROWS: &[Row] = &[
     host("antivirus-exclusion", &[r#"reg.exe query "HKLM\SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions\Processes""#], judge::antivirus_exclusion),
     host("containerd-config", &[judge::CONFIG_DUMP], judge::containerd_config),
     host("metadata-route", &[r"type C:\k\wicd\desired.json", "route.exe print -4 169.254.169.254"], networks::metadata_route),
-    cluster("node-log", WINDOWS, |run| Box::pin(run.node_log())),
-    cluster("reboot", ANY, |run| Box::pin(run.reboot())),
-    cluster("after-restart", WINDOWS, |run| Box::pin(run.after_restart())),
+    act("node-log", WINDOWS, |run| Box::pin(run.node_log())),
+    act("reboot", ANY, |run| Box::pin(run.reboot())),
+    act("after-restart", WINDOWS, |run| Box::pin(run.after_restart())),
     host("restart-event", &[events!("EventID=1074")], judge::restart_event),
     host("clean-shutdown", &[events!("EventID=7043 or EventID=6005")], judge::clean_shutdown),
     host("hybrid-endpoint", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints"], networks::hybrid_endpoint),
@@ -124,28 +124,28 @@ pub(crate) const ROWS: &[Row] = &[
     image("exec", WINDOWS, |run| Box::pin(run.exec())),
     image("pod-accounts", WINDOWS, |run| Box::pin(run.pod_accounts())),
     image("memory", WINDOWS, |run| Box::pin(run.memory())),
-    cluster("log-rotation", WINDOWS, |run| Box::pin(run.log_rotation())),
-    cluster("own-access-list", WINDOWS, |run| Box::pin(run.own_access_list())),
-    cluster("replaced-in-use", WINDOWS, |run| Box::pin(run.replaced_in_use())),
-    cluster("update", ANY, |run| Box::pin(run.update())),
-    cluster("rollback", ANY, |run| Box::pin(run.rollback())),
+    act("log-rotation", WINDOWS, |run| Box::pin(run.log_rotation())),
+    act("own-access-list", WINDOWS, |run| Box::pin(run.own_access_list())),
+    act("replaced-in-use", WINDOWS, |run| Box::pin(run.replaced_in_use())),
+    act("update", ANY, |run| Box::pin(run.update())),
+    act("rollback", ANY, |run| Box::pin(run.rollback())),
     host("old-programs", &[r"(if exist C:\k\*.old-* (dir /b C:\k\*.old-*) else echo none)"], judge::none_left),
     image("drain", IMAGES, |run| Box::pin(run.drain())),
-    cluster("maintenance", ANY, |run| Box::pin(run.maintenance())),
-    cluster("maintenance-on-host", PROGRAMS, |run| Box::pin(run.host_maintenance())),
-    cluster("patched-restart", PROGRAMS, |run| Box::pin(run.patched_restart())),
-    cluster("proxy", ANY, |run| Box::pin(run.proxy())),
+    act("maintenance", ANY, |run| Box::pin(run.maintenance())),
+    act("maintenance-on-host", PROGRAMS, |run| Box::pin(run.host_maintenance())),
+    act("patched-restart", PROGRAMS, |run| Box::pin(run.patched_restart())),
+    act("proxy", ANY, |run| Box::pin(run.proxy())),
     host("service-variables", &[r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\kubelet /v Environment"], judge::service_variables),
-    cluster("trusted-certificates", ANY, |run| Box::pin(run.trusted_certificates())),
+    act("trusted-certificates", ANY, |run| Box::pin(run.trusted_certificates())),
     host("certificate-store", &["certutil.exe -store Root 3bb1582d319ffed7adfd0bf58077497a884f9b15"], judge::certificate_store),
-    cluster("image-mirrors", ANY, |run| Box::pin(run.image_mirrors())),
+    act("image-mirrors", ANY, |run| Box::pin(run.image_mirrors())),
     host("mirrors-on-host", &[r"dir /b C:\k\containerd\registries"], judge::mirrors_on_host),
-    Row { needs: Need::Host, ..cluster("removal", ANY, |run| Box::pin(run.removal())) },
+    Row { needs: Need::Host, ..act("removal", ANY, |run| Box::pin(run.removal())) },
     without_node("services-removed", &["sc.exe query kubelet", "sc.exe query containerd", "sc.exe query kube-proxy", "sc.exe query windows-instance-config-daemon"], judge::services_removed),
     without_node("shims-ended", &[r#"tasklist.exe /fi "imagename eq containerd-shim-runhcs-v1.exe""#], judge::shims_ended),
     without_node("hns-removed", &["sc.exe queryex hns", "hnsdiag.exe list networks", "hnsdiag.exe list endpoints"], networks::hns_removed),
     without_node("nothing-left", &[r"(if exist C:\usr\libexec\kubernetes (echo C:\usr\libexec\kubernetes) else echo none)", r"(if exist C:\ProgramData\containerd* (dir /b C:\ProgramData\containerd*) else echo none)"], judge::none_left),
-    Row { needs: Need::Host, ..cluster("others-files", WINDOWS, |run| Box::pin(run.others_files())) },
+    Row { needs: Need::Host, ..act("others-files", WINDOWS, |run| Box::pin(run.others_files())) },
 ];
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../../docs/concept/windows-only.md");
-    /// Rows that act on the cluster, and depend on Windows itself or on containerd.
+    /// Rows with a function that depend on Windows itself or on containerd.
     const OF_WINDOWS: &str = "programs api-server-unknown windows-facts cni-directories memory log-rotation pod-network node-log \
                               after-restart pre-pull images-pinned pod-accounts replaced-in-use maintenance-on-host \
                               patched-restart own-access-list others-files";

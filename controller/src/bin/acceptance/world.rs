@@ -54,7 +54,7 @@ impl Names {
         format!("{}-{what}", self.name())
     }
 
-    /// Returns the name of the pod that a PodDisruptionBudget protects.
+    /// Returns the name of the pod of the row `drain`, and of its PodDisruptionBudget.
     pub(crate) fn held(&self) -> String {
         self.pod("held")
     }
@@ -173,7 +173,7 @@ impl World {
         Api::namespaced(self.client.clone(), PODS)
     }
 
-    /// Waits until `look` finds something. An error of the API server is retried.
+    /// Waits until `look` finds something, and retries after an error. Fails after the timeout of the wait.
     pub(crate) async fn until<T>(
         &self,
         what: &str,
@@ -218,7 +218,7 @@ impl World {
     }
 
     /// Checks that an operator works by waiting for a renewal of its Lease. Clocks are not compared.
-    pub(crate) async fn operator_works(&self) -> anyhow::Result<()> {
+    pub(crate) async fn check_operator(&self) -> anyhow::Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let read = async || leases.get_opt(names::LEASE).await.context("cannot read the Lease of the operator");
         let advice = "check the operator, or set its namespace with --namespace";
@@ -240,7 +240,7 @@ impl World {
     }
 
     /// Checks that the host is in no pool and is not a node.
-    pub(crate) async fn host_is_free(&self, port: u16, addresses: &[IpAddr]) -> anyhow::Result<()> {
+    pub(crate) async fn check_host_is_free(&self, port: u16, addresses: &[IpAddr]) -> anyhow::Result<()> {
         let all = ListParams::default();
         let is_it = |address: &str| {
             address == self.address || address.parse().is_ok_and(|address: IpAddr| addresses.contains(&address))
@@ -396,7 +396,7 @@ impl World {
         Ok(self.client.request_text(http::Request::get(url).body(Vec::new())?).await?)
     }
 
-    /// Protects the held pod from eviction by a PodDisruptionBudget, and waits until the budget is in force.
+    /// Protects the pods of the run from eviction by a PodDisruptionBudget, and waits until the budget is in force.
     pub(crate) async fn hold_pod(&self) -> anyhow::Result<()> {
         let name = self.names.held();
         let budget = json!({
@@ -416,12 +416,12 @@ impl World {
         .await
     }
 
-    /// Allows the eviction of the held pod again.
+    /// Allows the eviction of the pods again.
     pub(crate) async fn release_pod(&self) -> anyhow::Result<()> {
         gone(self.budgets().delete(&self.names.held(), &DeleteParams::default()).await)
     }
 
-    /// Deletes the pool and the pods of a run, waits until the operator has released the host, and then deletes the key.
+    /// Deletes the pool and the PodDisruptionBudget of a run, waits until the operator has released the host, and then deletes the pods and the Secret.
     pub(crate) async fn remove(&self, of: &Names) -> anyhow::Result<()> {
         let (now, name) = (DeleteParams::default(), of.name());
         let made = ListParams::default().labels(&format!("{}={}", names::ACCEPTANCE, of.suffix));
@@ -434,7 +434,7 @@ impl World {
                 && self.pools().get_opt(&name).await?.is_none();
             let status = instance.and_then(|i| i.status).unwrap_or_default();
             let says = find(&status.conditions, kind::READY)
-                .map_or_else(|| "its Node or pool still exists".into(), |c| c.message.clone());
+                .map_or_else(|| "its WindowsInstance, Node or pool still exists".into(), |c| c.message.clone());
             Ok(if is_free { Ok(()) } else { Err(says) })
         })
         .await?;
@@ -452,7 +452,7 @@ where
     done.map(drop).with_context(|| format!("cannot annotate the {} with {key}", K::kind(&())))
 }
 
-/// Returns an error with its causes. Of an answer of the API server, only the message is included.
+/// Returns an error with its causes. For an answer of the API server, includes only the message.
 pub(crate) fn error_text(error: &anyhow::Error) -> String {
     let one = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
         Some(kube::Error::Api(status)) => status.message.clone(),

@@ -65,7 +65,8 @@ fn refuse(message: impl Into<String>) -> Decided {
     Err(message.into())
 }
 
-/// Returns the known names of the hosts whose removal waits for an approval. For inventories outside of the pool, the status has them.
+/// Returns the names of the hosts whose removal waits for an approval, at most [`FEW`], and the number of the others. For an inventory outside the
+/// pool, the status has the names.
 fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &WindowsNodePoolStatus) -> String {
     let is_listed = |name: &&String| pool.spec.hosts().iter().any(|host| host.name == **name);
     let mut names: Vec<String> = match &status.inventory {
@@ -82,7 +83,8 @@ fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &Window
     names.join(", ")
 }
 
-/// Approves the version or this number of removals. Without either, approves what waits. `members` are the names of the pool's instances.
+/// Approves the version or this number of removals. Without either, approves what waits, unless both a version and removals wait. `members` are the
+/// names of the pool's instances.
 pub(super) fn approve(
     pool: &WindowsNodePool,
     members: &[String],
@@ -136,7 +138,7 @@ fn approve_version(pool: &WindowsNodePool, waiting: Option<&WaitingVersion<'_>>,
                 short(version)
             );
             let question = format!(
-                "{sentence}. Then the rollout may continue on more nodes, and drains them if the change requires it"
+                "{sentence}. After the approval, the rollout may continue on more nodes, and drains them if the change requires it"
             );
             Ok(Change::annotate(key::APPROVE, version, message).asks(question))
         }
@@ -197,7 +199,7 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
         "{was}{after}. No new operation begins, and drains are aborted; a change that has begun on a host finishes. To resume: {resume}"
     );
     let change = Change::new(json!({"spec": {"rollout": {field: value}}}), message);
-    Ok(Change { warning: of_others(pool, &[field]), ..change })
+    Ok(Change { warning: other_tool_warning(pool, &[field]), ..change })
 }
 
 /// Ends the pause of the pool.
@@ -207,11 +209,11 @@ pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Change {
     };
     let patch = json!({"spec": {"rollout": {"paused": null, "pausedUntil": null}}});
     let change = Change::new(patch, format!("it was {pause}; now it continues"));
-    Change { warning: of_others(pool, &["paused", "pausedUntil"]), ..change }
+    Change { warning: other_tool_warning(pool, &["paused", "pausedUntil"]), ..change }
 }
 
 /// Returns a warning if another tool has set one of these fields of `spec.rollout`, according to the managed fields, and may set it again.
-fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
+fn other_tool_warning(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
     fields.iter().find_map(|field| {
         let path = format!("/f:spec/f:rollout/f:{field}");
         let sets = |manager: &&str| *manager != MANAGER_COMMAND && !manager.starts_with("kubectl");
@@ -221,7 +223,7 @@ fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
         let manager = of_field.filter_map(|entry| entry.manager.as_deref()).find(sets)?;
         let manager = text::line(manager, MAX_QUOTED_CHARS);
         Some(format!(
-            "{manager} has set spec.rollout.{field} of this pool: if it syncs the pool from Git, it reverts this change: make the change in Git"
+            "{manager} has set spec.rollout.{field} of this pool. If it syncs the pool from Git, it reverts this change: make the change in Git"
         ))
     })
 }
@@ -241,7 +243,7 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
         let next = if failures.next_retry_time.is_some() {
             "waited for its next try; now the operator tries it at once, unless the host or its pool is paused"
         } else {
-            "a try is under way; another one is requested"
+            "a try is under way or due now; another one is requested"
         };
         let last = text::line(&failures.summary(), MAX_QUOTED_CHARS);
         format!("failed {times}, and {next}. It failed with: {last}")
@@ -324,7 +326,7 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
         },
     );
     let question = format!(
-        "the host is abandoned without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain, unless that Node belongs to another host. \
+        "the host is abandoned without a connection to it. {last} The Node {name} and the records of its pods are deleted at once, without a drain, unless that Node belongs to another host. \
          Services and files of the operator stay on the host: make sure that it is off, or its kubelet registers again. This cannot be undone"
     );
     let message = "now its Node is deleted, and the host is forgotten without being cleaned";
@@ -338,13 +340,15 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
         return Ok(Change::none("this key is trusted already"));
     }
     if instance.spec.host.host_key.is_some() {
-        return refuse("its list declares the host key, which takes precedence: change hostKey in the list");
+        return refuse(
+            "its entry in the list declares the host key, which takes precedence: change hostKey in the list",
+        );
     }
     if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == Reason::HostKeyMismatch) {
         if shown_key(&mismatch.last_message) != Some(fingerprint) {
             let message = text::line(&mismatch.last_message, MAX_QUOTED_CHARS);
             return refuse(format!(
-                "the host showed another key than {fingerprint}; compare it on the console of the host: {message}"
+                "the host did not show the key {fingerprint}, so it is not trusted. Compare the key on the console of the host with the one that it showed: {message}"
             ));
         }
     // The messages of other faults name this annotation if it is their remedy.

@@ -116,7 +116,7 @@ fn only_a_waiting_version_or_removal_is_approved() {
     }
     for (status, expected) in [
         (waits(false, 1), "1 host will be drained and deconfigured, and its Node deleted: win-1."),
-        (waits(true, 0), "1 to be updated waits until version 1.0.0-5c9a1f0e (kubelet's settings) is approved. Then"),
+        (waits(true, 0), "1 to be updated waits until version 1.0.0-5c9a1f0e (kubelet's settings) is approved. After"),
     ] {
         let question = approve(&pool(&none, &none, &status), &[], None, None).unwrap().question.unwrap();
         assert!(question.starts_with(expected), "{question}");
@@ -181,7 +181,7 @@ fn the_tool_that_has_set_a_field_is_named() {
         let fields = json!({"f:spec": {"f:rollout": {(format!("f:{field}")): {}}}});
         let pool = pool(&json!({"managedFields": [{"manager": manager, "fieldsV1": fields}]}), &json!({}), &json!({}));
         let warning = pause(&pool, None, NOW.parse().unwrap()).unwrap().warning;
-        let says = format!("{manager} has set spec.rollout.paused of this pool: ");
+        let says = format!("{manager} has set spec.rollout.paused of this pool. ");
         assert_eq!(warning.as_ref().is_some_and(|warning| warning.starts_with(&says)), is_named, "{warning:?}");
         assert_eq!(warning.is_some(), is_named);
     }
@@ -259,7 +259,7 @@ fn only_the_key_that_the_host_showed_is_trusted() {
         (&none, &none, json!({"failures": mismatch}), NEW, &set, "no key was trusted; now SHA256:BBB"),
         (&none, &none, json!({"failures": mismatch, "hostKey": pinned}), NEW, &set, before.as_str()),
         (&none, &none, json!({"addressFailures": mismatch}), NEW, &set, "now SHA256:BBB"),
-        (&none, &none, json!({"failures": mismatch}), OLD, &refused, "the host showed another key"),
+        (&none, &none, json!({"failures": mismatch}), OLD, &refused, "the host did not show the key"),
         (&none, &none, json!({"failures": unproven}), NEW, &set, "now SHA256:BBB"),
         (&none, &none, json!({}), NEW, &refused, "no host key mismatch is pending"),
         (&none, &none, json!({"failures": of_jump_host}), NEW, &refused, "no host key mismatch is pending"),

@@ -35,8 +35,8 @@ type Ask<'a> = &'a (dyn Fn(&str) -> anyhow::Result<()> + Sync);
 /// Changes the objects of the command, and prints what was changed.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it refuses a request or does not answer, other clients change the object all the time, or
-/// a question is not answered with yes.
+/// Fails when there is no configuration for the API server, it refuses a request or does not answer, other clients change an object at every attempt,
+/// or a question is not answered with yes.
 pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(cluster).await?;
     let config = api_server::bounded(config, cluster.request_timeout).await?;
@@ -126,7 +126,7 @@ async fn perform(client: &Client, args: &Act, ask: Ask<'_>, outcomes: &mut Vec<O
 struct Outcome {
     kind: String,
     name: String,
-    result: Done,
+    result: ResultKind,
     /// State before and after, or the reason of a refusal.
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +135,7 @@ struct Outcome {
 
 /// Kind of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-enum Done {
+enum ResultKind {
     Changed,
     Unchanged,
     Refused,
@@ -143,7 +143,7 @@ enum Done {
 
 impl Outcome {
     fn is_refused(&self) -> bool {
-        self.result == Done::Refused
+        self.result == ResultKind::Refused
     }
 }
 
@@ -161,14 +161,14 @@ where
     for _ in 0..ATTEMPTS {
         let Some(object) = get(api, name).await? else {
             let message = format!("it does not exist; see: kubectl get {}", K::plural(&()));
-            return Ok(outcome(Done::Refused, &message, None));
+            return Ok(outcome(ResultKind::Refused, &message, None));
         };
         let change = match decide(&object) {
             Ok(change) => change,
-            Err(why) => return Ok(outcome(Done::Refused, &why, None)),
+            Err(why) => return Ok(outcome(ResultKind::Refused, &why, None)),
         };
         let Some(mut patch) = change.patch else {
-            return Ok(outcome(Done::Unchanged, &change.message, change.warning));
+            return Ok(outcome(ResultKind::Unchanged, &change.message, change.warning));
         };
         if let Some(question) = change.question.filter(|question| asked.as_ref() != Some(question)) {
             ask(&format!("{kind} {name}: {question}"))?;
@@ -178,13 +178,13 @@ where
         patch["metadata"]["resourceVersion"] = json!(object.resource_version());
         let parameters = PatchParams { field_manager: Some(MANAGER_COMMAND.into()), ..PatchParams::default() };
         match api.patch(name, &parameters, &Patch::Merge(&patch)).await {
-            Ok(_) => return Ok(outcome(Done::Changed, &change.message, change.warning)),
+            Ok(_) => return Ok(outcome(ResultKind::Changed, &change.message, change.warning)),
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
             Err(error) => bail!("failed to change the {kind} {name}: {}", plain(&error)),
         }
     }
     bail!(
-        "{kind} {name} is changed by other clients all the time, so the command did not change it: run the command again"
+        "other clients changed the {kind} {name} at each of {ATTEMPTS} attempts, so the command did not change it: run the command again"
     )
 }
 

@@ -106,7 +106,7 @@ async fn a_change_that_cannot_be_undone_is_confirmed_once() {
 }
 
 #[tokio::test]
-async fn what_was_done_before_an_error_is_known() {
+async fn outcomes_before_an_error_are_kept() {
     let api = world();
     api.objects(|objects| {
         objects.put("nodes", json!({"metadata": {"name": "win-1", "annotations": {key::HOLD: "false"}}}));
@@ -152,7 +152,7 @@ async fn a_missing_object_is_refused() {
 }
 
 #[test]
-fn a_pause_is_of_a_pool_or_of_a_host() {
+fn a_pause_names_either_a_pool_or_a_host() {
     for (line, is_one) in [
         ("pause a", true),
         ("pause a --until 2027-01-15T02:00:00Z", true),

@@ -80,7 +80,7 @@ pub(super) async fn observe(client: &Client, run: &Run) -> Facts {
 /// Judges the cluster's network.
 pub(super) fn network(facts: &Facts) -> Outcome {
     let finding = facts.network.as_ref().map(|error| Finding::failed(error.reason(), error));
-    Outcome::of(finding, "nothing that the cluster reports about its network prevents pods on Windows")
+    Outcome::of(finding, "the pod network that the cluster reports supports Windows, or the cluster reports none")
 }
 
 /// Warns if WMCO runs. The operator may be installed beside WMCO, but waits until it is gone.
@@ -113,7 +113,10 @@ pub(super) fn rights(facts: &Facts) -> Outcome {
 
 /// Judges the CRDs. CRDs of an older release are not conflicts.
 pub(super) fn crds(facts: &Facts) -> Outcome {
-    Outcome::of(of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)), "no CRD of another product is in the way")
+    Outcome::of(
+        of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)),
+        "no existing CRD prevents the installation",
+    )
 }
 
 /// Returns the rights that the installing user lacks: to create each object, and all that the operator gets, because the API server lets no user
@@ -121,7 +124,7 @@ pub(super) fn crds(facts: &Facts) -> Outcome {
 async fn missing_rights(client: &Client, namespace: &str) -> Read<Vec<String>> {
     let needed = needed(&installed(cluster::is_openshift(client).await), namespace);
     let answers = stream::iter(needed).map(|right| async move {
-        let allowed = allowed(client, &right).await;
+        let allowed = is_allowed(client, &right).await;
         allowed.map(|allowed| (!allowed).then(|| right.to_string()))
     });
     let missing: Vec<_> = read("your rights", answers.buffered(AT_ONCE).try_collect()).await?;
@@ -153,7 +156,7 @@ impl std::fmt::Display for Right {
     }
 }
 
-async fn allowed(client: &Client, right: &Right) -> kube::Result<bool> {
+async fn is_allowed(client: &Client, right: &Right) -> kube::Result<bool> {
     let Right { verb, group, resource, name, namespace } = right.clone();
     let spec = if resource.starts_with('/') {
         let path = NonResourceAttributes { path: Some(resource), verb: Some(verb) };
@@ -213,7 +216,7 @@ fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
         };
         all.insert(right("create", &resource, None));
         let rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).unwrap_or_default();
-        all.extend(rules.iter().flat_map(each).map(|right| Right { namespace: place.clone(), ..right }));
+        all.extend(rules.iter().flat_map(rights_of).map(|right| Right { namespace: place.clone(), ..right }));
         // Only the verb `bind` allows binding a role that does not exist yet, such as the role for wicd, which the operator creates.
         let role = &object["roleRef"];
         let is_there = |one: &Value| {
@@ -231,7 +234,7 @@ fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
 }
 
 /// Splits a rule into single rights.
-fn each(rule: &PolicyRule) -> Vec<Right> {
+fn rights_of(rule: &PolicyRule) -> Vec<Right> {
     let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
         None | Some([]) => vec![None],
         Some(names) => names.iter().cloned().map(Some).collect(),

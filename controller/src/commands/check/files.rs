@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use gitops::{
     File, Limits,
     hosts::{self, Finding},
+    shown_size,
 };
 use serde_json::json;
 
@@ -71,7 +72,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn find(&mut self, path: &Path, message: String) {
+    fn record(&mut self, path: &Path, message: String) {
         self.findings.push(Finding { file: path.to_string_lossy().into_owned(), line: None, message });
     }
 
@@ -79,7 +80,7 @@ impl Reading<'_> {
     fn add(&mut self, path: &Path, is_named: bool) {
         let kind = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata.file_type(),
-            Err(error) => return self.find(path, format!("cannot be read: {error}")),
+            Err(error) => return self.record(path, format!("cannot be read: {error}")),
         };
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
         let is_inventory = is_named || ["yaml", "yml", "json"].contains(&extension);
@@ -87,7 +88,7 @@ impl Reading<'_> {
             self.add_directory(path);
         } else if kind.is_symlink() {
             if is_inventory {
-                self.find(
+                self.record(
                     path,
                     "a symbolic link is not followed: replace it with the file itself, or remove it".into(),
                 );
@@ -95,14 +96,14 @@ impl Reading<'_> {
         } else if is_inventory && kind.is_file() {
             self.add_file(path);
         } else if is_named {
-            self.find(path, "this is neither a file nor a directory".into());
+            self.record(path, "this is neither a file nor a directory".into());
         }
     }
 
     fn add_directory(&mut self, path: &Path) {
         let entries = fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
         match entries {
-            Err(error) => self.find(path, format!("cannot be read: {error}")),
+            Err(error) => self.record(path, format!("cannot be read: {error}")),
             Ok(mut entries) => {
                 entries.sort_by_key(fs::DirEntry::file_name);
                 for entry in entries.into_iter().filter(|e| e.file_name() != ".git") {
@@ -117,20 +118,20 @@ impl Reading<'_> {
         let mut bytes = Vec::new();
         let read = fs::File::open(path).and_then(|file| file.take(self.limits.file + 1).read_to_end(&mut bytes));
         if let Err(error) = read {
-            return self.find(path, format!("cannot be read: {error}"));
+            return self.record(path, format!("cannot be read: {error}"));
         }
         let length = bytes.len() as u64;
-        self.total += length;
         if length > self.limits.file {
-            self.find(path, format!("the file has more than {} bytes: split it", self.limits.file));
+            self.record(path, format!("the file has more than {}: split it", shown_size(self.limits.file)));
         } else if self.files.len() >= self.limits.files {
-            self.find(path, format!("there are more than {} files: use several pools", self.limits.files));
-        } else if self.total > self.limits.total {
-            self.find(
+            self.record(path, format!("there are more than {} files: use several pools", self.limits.files));
+        } else if self.total + length > self.limits.total {
+            self.record(
                 path,
-                format!("the files have more than {} bytes in total: use several pools", self.limits.total),
+                format!("the files have more than {} in total: use several pools", shown_size(self.limits.total)),
             );
         } else {
+            self.total += length;
             self.files.push(File { path: path.to_string_lossy().into_owned(), bytes });
         }
     }
@@ -175,7 +176,12 @@ mod tests {
                 vec!["./b.json: the file has more than 60 bytes: split it"],
             ),
             (
-                "all large",
+                "a large file, which leaves room for others",
+                vec![("a.yaml", &"x".repeat(70)), ("b.yaml", a.1)],
+                vec!["./a.yaml: the file has more than 60 bytes: split it"],
+            ),
+            (
+                "too many files",
                 vec![a, ("b.yaml", "name: b\naddress: b\n# 34567890\n"), ("c.yaml", &"x".repeat(60))],
                 vec!["./c.yaml: there are more than 2 files: use several pools"],
             ),

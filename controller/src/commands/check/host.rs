@@ -104,7 +104,7 @@ pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
     let note = match check {
         "windows" => windows(&machine.os_name, &machine.os_build),
         "rights" => "the user is an administrator".to_owned(),
-        "services" => "no service of another installer is in the way".to_owned(),
+        "services" => "no service of another installer has a name that the operator needs".to_owned(),
         "port" => format!("port {} is free", preflight::KUBELET_PORT),
         "clock" => format!(
             "the clocks of the host and of this machine differ by {} s",
@@ -124,12 +124,14 @@ pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
     let Some((_, warning)) = results.into_iter().find(|(id, _)| *id == check) else { return Outcome::default() };
     let is_known = windows_versions::find(&state.machine.os_name, &state.machine.os_build).is_some();
     let note = match check {
-        "support" | "updates" if !is_known => "not checked, because this version of Windows cannot be a node",
+        "support" | "updates" if !is_known => {
+            "not checked, because a host with this version of Windows cannot be a node"
+        }
         "restart" => "no restart of Windows that needs a user is pending",
         "antivirus" => "no antivirus needs an exclusion that the operator does not add itself",
         "support" => "Microsoft's support of this version of Windows does not end this year",
         "updates" => "Windows has the update that nodes need",
-        _ => "no container runtime of another installer is there",
+        _ => "no other container runtime is installed",
     };
     Outcome::of(warning.map(|warning| Finding::warning(Reason::HostWarning, warning)), note)
 }

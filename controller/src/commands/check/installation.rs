@@ -71,7 +71,7 @@ pub(super) struct Facts {
 /// Reads all facts except `release`.
 pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
     let namespace = home.name.as_str();
-    let user = operator(client, namespace).await;
+    let user = operator_user(client, namespace).await;
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let pools = read("the pools", pools.list(&ListParams::default())).await.map(|list| list.items);
     let (nodes, of_windows) = (Api::all(client.clone()), ListParams::default().labels(WINDOWS_NODES));
@@ -130,15 +130,15 @@ pub(super) async fn read_wmco(client: &Client, namespace: &str) -> Read<Option<H
 async fn read_policies(client: &Client, shipped: Vec<Shipped>) -> Vec<(Shipped, ObservedGuard)> {
     let mut all = Vec::new();
     for guard in shipped {
-        let policy = one::<ValidatingAdmissionPolicy>(client, &guard.name).await;
-        let binding = one::<ValidatingAdmissionPolicyBinding>(client, &guard.name).await;
+        let policy = find_by_name::<ValidatingAdmissionPolicy>(client, &guard.name).await;
+        let binding = find_by_name::<ValidatingAdmissionPolicyBinding>(client, &guard.name).await;
         let seen = Guard { name: guard.name.clone(), policy, binding };
         all.push((guard, seen));
     }
     all
 }
 
-async fn one<K>(client: &Client, name: &str) -> Observed<K>
+async fn find_by_name<K>(client: &Client, name: &str) -> Observed<K>
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
@@ -152,7 +152,7 @@ where
 }
 
 /// Returns the operator's user, which policies name: the service account of this process, if it is one of the namespace, otherwise the default.
-async fn operator(client: &Client, namespace: &str) -> String {
+async fn operator_user(client: &Client, namespace: &str) -> String {
     let me = csr::operator_user(client).await.ok();
     let is_account = |user: &String| user.starts_with(&format!("system:serviceaccount:{namespace}:"));
     me.filter(is_account).unwrap_or_else(|| wicd_policy::default_user(namespace))
@@ -301,8 +301,11 @@ pub(super) fn upgrade(facts: &Facts) -> Outcome {
         updated.map(|updated| format!("{} ({})", pool.name_any(), updated.reason))
     });
     let outdated = first_names(outdated.collect()).map(|names| {
-        Finding::warning(Reason::Outdated, format!("pools that do not follow their version: {names}"))
-            .remedy("kubectl windows-node-pools status shows what each waits for")
+        Finding::warning(
+            Reason::Outdated,
+            format!("pools with nodes that do not have the version of their pool yet: {names}"),
+        )
+        .remedy("kubectl windows-node-pools status shows what each waits for")
     });
     let server = minor(&info.minor).unwrap_or_default();
     let behind = nodes.iter().filter_map(|node| {
@@ -357,7 +360,8 @@ async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
     let problem = |problem: String| {
         Finding::failed(Reason::CertificateInvalid, format!("hosts cannot verify the certificate of {url}: {problem}")).remedy(
-            "name with --api-server a URL whose host is in the certificate, or correct the ConfigMap kube-root-ca.crt",
+            "name with --api-server a URL whose host is in the certificate; if its authority is not trusted, correct the ConfigMap kube-root-ca.crt; if it has \
+             expired, renew it",
         )
     };
     let uri = match url.parse() {
@@ -412,7 +416,10 @@ pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, St
     let renewed = spec.renew_time.map(|time| time.0).ok_or("was never renewed")?;
     let duration = i64::from(spec.lease_duration_seconds.unwrap_or(0));
     if now.duration_since(renewed).as_secs() > duration {
-        return Err(format!("was renewed by {holder} {} ago, and lasts {duration}s", age(renewed, now)));
+        return Err(format!(
+            "has expired: {holder} renewed it {} ago, and it is valid for {duration}s",
+            age(renewed, now)
+        ));
     }
     Ok(holder)
 }

@@ -92,7 +92,7 @@ pub(super) struct Facts {
 
 /// Reads all facts except `targets`.
 pub(super) async fn observe(client: &Client, namespace: &str) -> Facts {
-    let here = Here { client: client.clone(), namespace: namespace.to_owned() };
+    let here = ClusterReader { client: client.clone(), namespace: namespace.to_owned() };
     let nodes = here.nodes().await;
     let all = nodes.as_deref().unwrap_or_default();
     let (services, instances, pools) = (here.services(all).await, here.instances().await, here.pools().await);
@@ -140,12 +140,12 @@ impl Facts {
 }
 
 /// Reader of the cluster, with the namespace of both operators.
-struct Here {
+struct ClusterReader {
     client: Client,
     namespace: String,
 }
 
-impl Here {
+impl ClusterReader {
     async fn nodes(&self) -> Read<Vec<Node>> {
         let windows = ListParams::default().labels(WINDOWS_NODES);
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -186,7 +186,9 @@ impl Here {
             Ok(list) => Ok(list.items),
             // Without the API group, the answer is a plain 404, which the client does not recognise as NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            Err(error) => Err(Finding::unreadable(kind, &crate::runtime::errors::api_message(&error))),
+            Err(error) => {
+                Err(Finding::unreadable(&format!("the {plural} of OLM"), &crate::runtime::errors::api_message(&error)))
+            }
         }
     }
 
@@ -267,7 +269,7 @@ pub(super) fn package(facts: &Facts) -> Outcome {
         Ok((kind, name)) => {
             let message = format!("the {kind} {namespace}/{name} of WMCO exists, and can start it again");
             let command = format!("kubectl delete -n {namespace} {} {name}", kind.to_lowercase());
-            Finding::warning(Reason::AnotherOperator, message).remedy(format!("before you begin: {command}"))
+            Finding::warning(Reason::AnotherOperator, message).remedy(format!("before you begin, run {command}"))
         }
         Err(finding) => finding.clone(),
     };
@@ -287,12 +289,15 @@ pub(super) fn idle(facts: &Facts) -> Outcome {
     let upgraded = upgraded.map(|node| {
         let name = node.name_any();
         let otherwise = format!("run kubectl label node {name} {}- and kubectl uncordon {name}", key::UPGRADING);
-        wait(format!("the Node {name} has the label {}=true", key::UPGRADING), otherwise)
+        wait(format!("WMCO has begun to change the Node {name}, as its label {}=true shows", key::UPGRADING), otherwise)
     });
     let busy = facts.conditions.iter().flatten().filter_map(|condition| {
         let (name, message) = (condition.name_any(), busy(condition)?);
         let otherwise = format!("run kubectl delete -n {} operatorcondition {name}", facts.namespace);
-        Some(wait(format!("WMCO is not upgradeable, as its OperatorCondition {name} reports: {message}"), otherwise))
+        Some(wait(
+            format!("WMCO may be changing a node, as its OperatorCondition {name} reports: {message}"),
+            otherwise,
+        ))
     });
     let unread = facts.conditions.as_ref().err().cloned();
     Outcome::of(upgraded.chain(busy).chain(unread), "no node is being changed")
@@ -323,8 +328,8 @@ pub(super) fn nodes(facts: &Facts) -> Outcome {
     for node in &nodes {
         let (name, annotations) = (node.name_any(), node.annotations());
         if annotations.get(key::VERSION).is_none_or(String::is_empty) {
-            let message = format!("the Node {name} has no annotation {}", key::VERSION);
-            let remedy = "no action is needed, because the operator drains and changes the node in its turn; or let WMCO finish the node before";
+            let message = format!("WMCO has not finished the Node {name}, which has no annotation {}", key::VERSION);
+            let remedy = "no action is needed, because the operator drains and changes the node in its turn; or let WMCO finish the node first";
             findings.push(Finding::warning(Reason::Outdated, message).remedy(remedy));
         }
         match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()).map(|text| HostKey::parse(text)) {

@@ -15,7 +15,8 @@ use super::{
     write::{Folder, MAX_FILE_BYTES},
 };
 
-/// Timeout of each request to the API server: long enough for a busy API server, and short enough that forty timeouts take less than an hour.
+/// Timeout of each request to the API server: long enough for a busy API server, and short enough that timeouts for all kinds of the plan take less
+/// than an hour together.
 const LIMIT: Duration = Duration::from_mins(1);
 /// Number of objects per page.
 const PAGE: usize = 500;

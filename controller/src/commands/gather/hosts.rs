@@ -133,13 +133,13 @@ impl Access {
                 HostKeyCheck::AnyOf(self.secrets.known_hosts(&secret, &host.address, port).await?)
             }
             HostKeySource::FirstUse => anyhow::bail!(
-                "the operator has pinned no host key of this host yet, so another machine may answer in its place; declare hostKey in the entry of the host"
+                "no host key of this host is on record yet, so another machine may answer in its place; declare hostKey in the entry of the host, or gather again once it has joined"
             ),
         };
         let keys = self.keys(&host.private_keys).await?;
         let jump_host = match &ssh.jump_host {
             Some(declared) => {
-                // `--identity` is the key for hosts, so it is no remedy here.
+                // `--identity` is the key for hosts, so it is not a remedy here.
                 let key = self.secrets.key(&declared.private_key_secret_ref).await?.identity.clone();
                 Some(JumpHost::new(&declared.address, declared.port(), &declared.username, key, &declared.host_key)?)
             }

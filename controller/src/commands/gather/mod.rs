@@ -57,12 +57,12 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
     folder.note("namespace of the operator", &found.note());
     // Every user of the cluster may get the version, so it does not count as gathered data.
     reader.version(&mut folder).await;
-    let of_ours = folder.files;
+    let files_before = folder.files;
     of_cluster(&reader, &args.namespace, &mut folder).await;
     if let Some(asked) = &args.hosts {
         hosts::gather(&client, &args, asked, &mut folder).await;
     }
-    let gathered = folder.files - of_ours;
+    let gathered = folder.files - files_before;
     folder.finish()?;
     report(&folder, &args, gathered)
 }

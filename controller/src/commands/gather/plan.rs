@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use wnp_core::{csr::Kind, machines::read::CLUSTER_API_OS};
 
 const MACHINE_API: &str = "openshift-machine-api";
-/// Name prefixes of the operator's objects.
+/// Name prefixes of the objects of the operator and of WMCO.
 const OURS: &[&str] = &[LEASE, "windows-machine-config", "windows-instance-config-daemon"];
 const CRDS: &[&str] = &["windowsnodepools.", "windowsinstances."];
 const CONFIG_MAPS: &[&str] = &[
@@ -181,8 +181,8 @@ impl Item {
     }
 }
 
-/// Returns a Secret's name, namespace and creation time, and the names of its keys according to its managed fields. It has no values, even if the API
-/// server has returned the whole object.
+/// Returns a Secret's name, namespace and creation time, and the names of its keys according to its managed fields. The result has no values, even
+/// if the API server has returned the whole object.
 pub(super) fn names_of_keys(secret: &Value) -> Value {
     let metadata = &secret["metadata"];
     let managed = metadata["managedFields"].as_array().into_iter().flatten();
@@ -210,7 +210,7 @@ pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     events.split_off(events.len() - kept)
 }
 
-/// Returns a summary of a foreign pod: the fields that show why it stays on its node, without its containers.
+/// Returns a summary of a pod on a Windows node: the fields that show why it stays there, without its containers.
 pub(super) fn summary(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
     let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_secrets_are_never_read() {
+    fn values_of_secrets_are_not_written() {
         for item in items("operator") {
             assert_eq!(item.resource == "secrets", item.form == Form::Secret);
         }

@@ -1,4 +1,4 @@
-//! Folder of gathered files, with limits. All text that is written, recorded and printed is redacted here.
+//! Folder of gathered files, with limits. All text in the folder, and the list of failures, are redacted here.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ const MAX_FILES: usize = 50_000;
 const LOG: &str = "gather.log";
 /// Maximum length of a part of a path. File systems allow 255 bytes, and programs that unpack the archive may add to them.
 const MAX_NAME: usize = 200;
-/// Maximum length of an extension that stays when a name is shortened.
+/// Maximum length of an extension that is kept when a name is shortened.
 const MAX_EXTENSION: usize = 8;
 
 /// Folder of gathered files, with the result of each part.
@@ -40,7 +40,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Creates the folder, with access for its owner only. An existing folder must be empty.
+    /// Creates the folder with access for its owner only, or uses an existing one, which must be empty.
     pub(crate) fn create(root: &Path) -> anyhow::Result<Self> {
         let failed = || format!("cannot write {}", root.display());
         private_folder().create(root).with_context(failed)?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) struct Document {
     /// Parsed pool, without unknown fields.
     pub pool: WindowsNodePool,
-    /// Spec as it was written, including unknown fields. Of a pool from the cluster, only the known fields.
+    /// Spec as it was written, including unknown fields. For a pool from the cluster, only the known fields.
     pub spec: Value,
 }
 
@@ -27,8 +27,8 @@ pub(super) fn documents(text: &str) -> anyhow::Result<Vec<Document>> {
         let number = at + 1;
         let value = Value::deserialize(raw).map_err(|error| anyhow!("document {number} is not YAML: {error}"))?;
         if is_pool(&value) {
-            let pool =
-                WindowsNodePool::deserialize(typed).map_err(|error| invalid(number, mended(&error.to_string())))?;
+            let pool = WindowsNodePool::deserialize(typed)
+                .map_err(|error| invalid(number, with_remedy(&error.to_string())))?;
             found.push(document(pool, value, number)?);
         } else if let Some(items) = value.get("items").and_then(Value::as_array) {
             for item in items.iter().filter(|i| is_pool(i)) {
@@ -46,10 +46,12 @@ fn invalid(number: usize, problem: impl Display) -> anyhow::Error {
 }
 
 /// Returns the problem, with the remedy if a number was read as text because it begins with 0.
-fn mended(problem: &str) -> String {
+fn with_remedy(problem: &str) -> String {
     let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     match problem.split_once("invalid type: string \"0").filter(|(_, rest)| is_number(rest)) {
-        Some(_) => format!("{problem}; write a number without 0 before it, which kubectl reads as an octal number"),
+        Some(_) => format!(
+            "{problem}; write the number without leading zeros, because kubectl reads a number with a leading zero as octal"
+        ),
         None => problem.to_owned(),
     }
 }
@@ -118,16 +120,16 @@ mod tests {
             ("nothing", String::new(), Err("it has no WindowsNodePool")),
             ("another kind alone", "kind: Secret".to_owned(), Err("it has no WindowsNodePool")),
             ("another version", pool("a").replace("v1alpha1", "v9"), Err("it has no WindowsNodePool")),
-            ("no YAML", "a: [".to_owned(), Err("document 1 is not YAML")),
+            ("not YAML", "a: [".to_owned(), Err("document 1 is not YAML")),
             ("no name", pool("''"), Err("metadata.name \"\" is not a valid name")),
-            ("a name for an URL", pool("a/b"), Err("metadata.name \"a/b\" is not a valid name")),
+            ("a name that does not fit into a URL", pool("a/b"), Err("metadata.name \"a/b\" is not a valid name")),
             (
                 "a field is missing",
                 pool("a").replace(", address: 10.0.0.1", ""),
                 Err("spec.inventory.hosts[0]: missing field `address` at line 4"),
             ),
-            ("of the wrong type", pool("a").replace("10.0.0.1", "[]"), Err("spec.inventory.hosts[0].address")),
-            ("an octal number", pool("a").replace("10.0.0.1", "a, port: 022"), Err("without 0 before it")),
+            ("a field of the wrong type", pool("a").replace("10.0.0.1", "[]"), Err("spec.inventory.hosts[0].address")),
+            ("an octal number", pool("a").replace("10.0.0.1", "a, port: 022"), Err("without leading zeros")),
         ] {
             let found = documents(&text).map_err(|e| e.to_string());
             match (found, expected) {

@@ -56,7 +56,7 @@ struct Answer {
     hosts: Vec<PlannedHost>,
     /// Problems of the pool or of single hosts.
     problems: Vec<PlanProblem>,
-    /// Notes on checks that could not be made, and on what keeps the operator from starting, such as a pause.
+    /// Notes, for example on a check that could not be made, on a pause, or on the version of the API server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
@@ -89,11 +89,11 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
-    let release = args.release.as_deref().map(announced).transpose()?;
+    let release = args.release.as_deref().map(read_release).transpose()?;
     // In the operator's pod, only the cache directory is writable.
     let cache = tempfile::tempdir_in(&args.run.cache).or_else(|_| tempfile::tempdir()).with_context(|| {
         format!(
-            "neither {} nor the directory for temporary files is writable, and Git repositories need one: name a writable directory with --cache",
+            "neither {} nor the directory for temporary files is writable, and Git repositories need a writable directory: name one with --cache",
             args.run.cache.display()
         )
     })?;
@@ -107,7 +107,7 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
     let all = wanted.len();
     for (n, document) in wanted.into_iter().enumerate() {
         output::progress(&format!("[{}/{all}] pool {}", n + 1, document.pool.name_any()));
-        let planned = answer(&document, &mut others, change.as_ref(), &cx).await?;
+        let planned = plan_pool(&document, &mut others, change.as_ref(), &cx).await?;
         answers.push(match &release {
             Some(file) => of_release(planned, &file.version),
             None => planned,
@@ -144,7 +144,7 @@ fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Reads a release file.
-fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
+fn read_release(path: &Path) -> anyhow::Result<ReleaseFile> {
     let bytes = read(path, release_file::MAX_BYTES).with_context(|| format!("{} cannot be read", path.display()))?;
     ReleaseFile::parse(&bytes).with_context(|| format!("{} cannot be used", path.display()))
 }
@@ -172,13 +172,14 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
     )?;
     let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
-    let cluster_id = cluster.id().await.context("failed to identify the cluster")?;
-    output::progress("rendering the services of hosts");
+    let cluster_id =
+        cluster.id().await.context("cannot read the UID of the Namespace kube-system, which identifies the cluster")?;
+    output::progress("determining the configuration that hosts get");
     let release = match release {
         Some(file) => cluster.announced(&args, file).await,
         None => cluster.release(&args).await,
     };
-    let release = release.context("failed to render the services of hosts")?;
+    let release = release.context("cannot determine the configuration that hosts get")?;
     let process = Process {
         args,
         identity: "plan".to_owned(),
@@ -194,7 +195,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
 }
 
 /// Plans a pool, and adds its hosts to `others`.
-async fn answer(
+async fn plan_pool(
     document: &Document,
     others: &mut PlannedHosts,
     release: Option<&RenderChange>,
@@ -265,7 +266,8 @@ fn note_of_pause(pool: &WindowsNodePool, now: Timestamp) -> Option<String> {
     Some(format!("the pool is {pause} ({}): no operation begins before the pause is over", pause.field()))
 }
 
-/// Returns the pool as it would be: with the spec and the annotations of the file, and the status and the other metadata of the cluster.
+/// Returns the pool as it would be in the cluster: with the spec of the file, the annotations of both, and the status and the other metadata of the
+/// cluster.
 fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsNodePool {
     let mut pool = wanted.clone();
     pool.status = None;

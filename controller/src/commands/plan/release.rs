@@ -1,4 +1,4 @@
-//! Effect on nodes of a release that is not installed yet. Pure functions.
+//! Effect of a release on nodes before it is installed. Pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ const UPDATE: &str = "Update";
 /// Actions that an update includes.
 const ALONG: [&str; 2] = ["RotateKey", "PullImages"];
 
-/// Adds the change by the release to the plan of each node for which no other action is planned. `nodes` are the hosts that have joined.
+/// Adds the change by the release to the plan of each node, except for a node with an action that an update does not include, such as `Remove`.
+/// `nodes` are the hosts that have joined.
 pub(super) fn with_change(list: &mut Vec<PlannedHost>, nodes: &BTreeSet<String>, change: &Change) {
     if *change == Change::default() {
         return;

@@ -20,7 +20,7 @@ use crate::{args::Status, caches::watch::restarting};
 
 /// Time for which changes are collected before they are shown together.
 const COLLECT: Duration = Duration::from_millis(250);
-/// Maximum time between two refreshes. No watch shows that an operator has ended, because no pool and no host changes.
+/// Maximum time between two refreshes. The watches do not show that the operator has ended, because pools and hosts do not change then.
 const REFRESH: Duration = Duration::from_secs(10);
 
 /// Watches of pools and instances.

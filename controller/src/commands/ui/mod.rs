@@ -1,7 +1,7 @@
 //! Command `ui`: serves a web page that shows pools and hosts as they change.
 //!
-//! The server listens on loopback only, and reads with the rights of the user. The secret in its path keeps out other users of the machine and pages
-//! of other sites.
+//! The server listens on loopback only, and reads with the rights of the user. The secret in the path of its URLs keeps out other users of the
+//! machine and pages of other sites.
 
 mod view;
 
@@ -72,7 +72,7 @@ pub async fn run(args: Ui, cluster: &args::Cluster) -> anyhow::Result<()> {
     // Checks that the API server answers in time. The client for the watches has no timeout, because nothing may change for long.
     api_server::bounded(chosen.config.clone(), cluster.request_timeout).await?;
     let client = Client::try_from(chosen.config).context("cannot make a client for the API server")?;
-    let of = args::Status {
+    let selection = args::Status {
         pools: Vec::new(),
         watch: true,
         columns: 0,
@@ -81,13 +81,14 @@ pub async fn run(args: Ui, cluster: &args::Cluster) -> anyhow::Result<()> {
     };
     let mut live = Live::of(&client);
     let mut look = async || {
-        let (seen, warnings) = live.next(&of).await?;
+        let (seen, warnings) = live.next(&selection).await?;
         anyhow::Ok(Arc::new(snapshot(&chosen.title, &seen, &warnings)?))
     };
     let (sender, objects) = watch::channel(look().await?);
 
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await;
-    let listener = listener.with_context(|| format!("cannot listen on 127.0.0.1 port {}", args.port))?;
+    let listener = listener
+        .with_context(|| format!("cannot listen on 127.0.0.1 port {}; name a free port with --port", args.port))?;
     let port = listener.local_addr()?.port();
     let mut secret = [0; 16];
     rand::rng().fill_bytes(&mut secret);
@@ -129,7 +130,7 @@ fn router(secret: &str, port: u16, page: Page) -> Router {
     routes.layer(middleware::from_fn(move |request: Request, next: Next| guard(port, request, next)))
 }
 
-/// Refuses requests with another host name, which a page of another site sends by DNS rebinding, and adds the headers.
+/// Refuses requests for another host name, as a page of another site sends them by DNS rebinding, and adds [`HEADERS`] to each answer.
 async fn guard(port: u16, request: Request, next: Next) -> Response {
     let mut answer = if is_own(request.headers(), port) {
         next.run(request).await

@@ -216,21 +216,23 @@ async fn fetch(
     servers: &Servers,
     services: &str,
 ) -> Result<HostList, SourceError> {
-    let refuse = |why| failed(format!("the artifact of {} is not fetched: {why}", source(from)));
-    let url = servers.url(&artifact.url).map_err(refuse)?;
+    let refuse = |why: &str| failed(format!("the artifact of {} is not fetched: {why}", source(from)));
+    let url = servers.url(&artifact.url).map_err(|why| refuse(&why))?;
     let host = (url.host_str().unwrap_or_default().to_owned(), url.port_or_known_default().unwrap_or(80));
     let found = tokio::net::lookup_host(host).await.map_err(|e| {
         let why = format!("the name of its server cannot be resolved: {e}; check the DNS of the cluster");
         failed(format!("the artifact of {} is not fetched: {why}", source(from)))
     })?;
-    let addresses = servers.addresses(&url, found, services).map_err(refuse)?;
+    let addresses = servers.addresses(&url, found, services).map_err(|why| refuse(&why))?;
     let (task, path) = (artifact.clone(), from.path().to_owned());
     // The semaphore is never closed.
     let _place = DOWNLOADS.acquire().await;
     let files =
         tokio::task::spawn_blocking(move || download(&task, url, &addresses, &path)).await.unwrap_or_else(|_| {
             let what = format!("the artifact of {} could not be read", source(from));
-            Err(failed(format!("{what} because of an internal fault: report it with the operator's log")))
+            Err(failed(format!(
+                "{what} because of an internal fault: report it with the operator's log; the operator retries"
+            )))
         })?;
     let entries = hosts::read(&files).map_err(|findings| refused(&artifact.revision, &findings))?;
     let is_verified = from.require_verified == Some(true);
@@ -270,7 +272,11 @@ fn download(
         .resolve_to_addrs(url.host_str().unwrap_or_default(), addresses)
         .no_proxy()
         .build()
-        .map_err(|e| unusable(&format!("could not be requested: {e}")))?;
+        .map_err(|e| {
+            unusable(&format!(
+                "could not be requested: {e}; the operator retries. If this persists, report it with the operator's log"
+            ))
+        })?;
     let answer = client.get(url).send().map_err(|e| {
         unusable(&format!(
             "could not be fetched: {}; check that its server runs (for Flux, source-controller), and that no NetworkPolicy blocks the connection",

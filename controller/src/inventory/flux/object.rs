@@ -83,15 +83,18 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
             ),
         )),
         Err(error) => {
-            let message =
-                format!("{} could not be read: {}", source(from), crate::runtime::errors::api_message(&error));
+            let message = format!(
+                "{} could not be read: {}; the operator retries, and the hosts stay as they are",
+                source(from),
+                crate::runtime::errors::api_message(&error)
+            );
             Err(temporary(Reason::ApiError, message))
         }
     }
 }
 
 impl Object {
-    /// Reads the fields of the object. Missing fields are left out, and the whole status if one of its fields is malformed.
+    /// Reads the fields of the object. A missing field counts as empty, and so does the whole status if one of its fields is malformed.
     fn read(data: &Value) -> Self {
         let mut status = Status::deserialize(&data["status"]).unwrap_or_default();
         for condition in &mut status.conditions {
@@ -125,9 +128,14 @@ impl Object {
         }
         let why = match verified {
             None => {
-                "Flux has not verified it (it has no condition SourceVerified); set its spec.verify, or remove inventory.sourceRef.requireVerified".to_owned()
+                "Flux has not verified it, because the object has no condition SourceVerified: set spec.verify of the object, or remove inventory.sourceRef.requireVerified".to_owned()
             }
-            Some(condition) => format!("Flux has not verified it: {}", condition.message),
+            Some(condition) => {
+                format!(
+                    "Flux has not verified it: {}; correct the signature, or spec.verify of the object",
+                    condition.message
+                )
+            }
         };
         let (of, revision) = (source(from), &artifact.revision);
         let (message, refused) = if in_use == Some(artifact.digest.as_str()) {
@@ -138,7 +146,8 @@ impl Object {
         Err((SourceError { reason: Reason::VerificationError, message, stalls: true }, refused))
     }
 
-    /// Returns an error if the object is not Ready, so that no newer artifact is available. Returns `None` for an object that a user has suspended.
+    /// Returns an error if the condition `Ready` of the object is `False`, so that no newer artifact is available. Returns `None` for an object that
+    /// a user has suspended.
     pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, and its last artifact stays in use: {}", source(from), ready.message);

@@ -43,7 +43,7 @@ fn an_artifact_is_used_if_it_exists_and_has_the_required_verification() {
             from(GitRepository, Some(true)),
             Some("sha256:0"),
             object(&there, &[], false),
-            Some(("set its spec.verify, or remove inventory.sourceRef.requireVerified", true)),
+            Some(("set spec.verify of the object, or remove inventory.sourceRef.requireVerified", true)),
         ),
         (
             from(GitRepository, None),

@@ -16,46 +16,47 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Returns the URL of an artifact if its server is allowed. The error describes the fault without quoting the URL, which may have a secret in it.
-    pub(crate) fn url(&self, text: &str) -> Result<Url, &'static str> {
-        let url = Url::parse(text).map_err(|_| "its URL cannot be read")?;
+    /// Returns the URL of an artifact if its server is allowed. The error names at most the host of the URL, because the rest may have a secret in it.
+    pub(crate) fn url(&self, text: &str) -> Result<Url, String> {
+        let check = "check who writes the status of the source";
+        let url = Url::parse(text).map_err(|_| format!("its URL cannot be read: {check}"))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err("its URL is neither http nor https");
+            return Err(format!("its URL is neither http nor https: {check}"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(
-                "its URL has a user name or password in it, which Flux never writes: check who writes the status of the source",
-            );
+            return Err(format!("its URL has a user name or password in it, which Flux never writes: {check}"));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(
-                "its URL has a `?` or `#` in it, which Flux never writes: check who writes the status of the source",
-            );
+            return Err(format!("its URL has a `?` or `#` in it, which Flux never writes: {check}"));
         }
         let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
         if self.is_service(&host) || self.others.contains(&host) {
             return Ok(url);
         }
-        Err(
-            "its URL names no Service of this cluster (<service>.<namespace>.svc): if the server is right, start the operator with --artifact-host",
-        )
+        let host = api::text::line(&host, 253);
+        Err(format!(
+            "the name of its server, {host}, is not that of a Service of this cluster (<service>.<namespace>.svc, or the same with .{} at its end): if \
+             the operator may contact this server, start the operator with --artifact-host {host}; if the DNS of the cluster has another domain, with --cluster-domain",
+            self.domain
+        ))
     }
 
-    /// Returns the addresses, of those `found` for the server, that the operator may contact. `services` is the service network: a Service must have
-    /// an address in it, because a Service of type `ExternalName` can name any server.
+    /// Returns those of the server's addresses in `found` that the operator may contact. `services` is the service network: a Service must have an
+    /// address in it, because a Service of type `ExternalName` can name any server.
     pub(crate) fn addresses(
         &self,
         url: &Url,
         found: impl Iterator<Item = SocketAddr>,
         services: &str,
-    ) -> Result<Vec<SocketAddr>, &'static str> {
+    ) -> Result<Vec<SocketAddr>, String> {
         let is_named = self.others.contains(&url.host_str().unwrap_or_default().to_ascii_lowercase());
         let addresses: Vec<SocketAddr> = found.filter(|a| is_named || is_of_service(services, a.ip())).collect();
         if addresses.is_empty() {
-            return Err(
-                "its server has no address in the network of Services, so it is not a Service with an address of its own: if the server is right, \
-                 start the operator with --artifact-host",
-            );
+            let host = url.host_str().unwrap_or_default();
+            return Err(format!(
+                "its server {host} has no address in the network of Services ({services}): if the operator may contact this server, start the operator \
+                 with --artifact-host {host}; if the network is incomplete, with --service-cidr"
+            ));
         }
         Ok(addresses)
     }
@@ -110,7 +111,8 @@ mod tests {
         ] {
             let problem = servers.url(url).err();
             assert_eq!(problem.is_some(), expected.is_some(), "{url}: {problem:?}");
-            assert!(problem.unwrap_or_default().contains(expected.unwrap_or_default()), "{url}: {problem:?}");
+            let problem = problem.unwrap_or_default();
+            assert!(problem.contains(expected.unwrap_or_default()), "{url}: {problem}");
         }
     }
 

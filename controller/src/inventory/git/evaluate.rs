@@ -66,13 +66,13 @@ pub(super) fn read(
     signer: Option<String>,
 ) -> Result<HostList, SourceError> {
     let limits = Limits::default();
-    let files = repository.files(commit, git.path(), &limits).map_err(|e| trouble(&e))?;
+    let files = repository.files(commit, git.path(), &limits).map_err(|e| unused(revision, &e))?;
     let entries = hosts::read(&files).map_err(|findings: Vec<Finding>| refused(revision, &findings))?;
     let source = source(git);
     let changes = repository
         .last_changes(commit, git.path(), &limits, &|files| hosts::read(files).ok())
-        .map_err(|e| trouble(&e))?;
-    let made = repository.commit(commit).map_err(|e| trouble(&e))?;
+        .map_err(|e| unused(revision, &e))?;
+    let made = repository.commit(commit).map_err(|e| unused(revision, &e))?;
     let status = InventoryStatus {
         source: source.clone(),
         revision: Some(revision.into()),
@@ -125,9 +125,14 @@ enum Distrust {
     #[error("{0}")]
     Git(#[from] GitError),
     #[error(
-        "inventory.git.verify requires a signed tag, and the revision has none: name an annotated tag in inventory.git.ref"
+        "inventory.git.verify requires a signed tag, and inventory.git.ref names none: create one with git tag -s, and name it there"
     )]
     NoTag,
+}
+
+/// Converts an error of the repository to an error of the source that says which revision is not used because of it.
+fn unused(revision: &str, error: &GitError) -> SourceError {
+    SourceError { message: format!("{revision} is not used: {error}"), ..trouble(error) }
 }
 
 /// Converts an error of the repository to an error of the source.

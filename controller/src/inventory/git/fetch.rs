@@ -166,7 +166,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
         Ok(Err(trouble)) => Err(trouble),
         Err(_) => {
             let message = format!(
-                "the repository {url} could not be read because of an internal fault: report it with the operator's log"
+                "the repository {url} could not be read because of an internal fault: report it with the operator's log; the operator retries"
             );
             Err(temporary(Reason::GitOperationFailed, message))
         }
@@ -175,11 +175,16 @@ pub(super) async fn on_disk<T: Send + 'static>(
 
 /// Reads the data of a Secret in the operator's namespace.
 pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
-    let unread =
-        |error| unavailable(format!("the Secret {name} could not be read: {}", runtime::errors::api_message(&error)));
+    let unread = |error| {
+        unavailable(format!(
+            "the Secret {name} could not be read: {}; the operator retries, and the hosts stay as they are",
+            runtime::errors::api_message(&error)
+        ))
+    };
     let secret = secrets.get_opt(name).await.map_err(unread)?.ok_or_else(|| {
         unavailable(format!(
-            "the Secret {name} does not exist in the operator's namespace; create it, or name another in inventory.git"
+            "the Secret {}/{name} does not exist; create it, or name another Secret of this namespace in inventory.git",
+            secrets.namespace().unwrap_or_default()
         ))
     })?;
     Ok(secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect())
@@ -206,7 +211,7 @@ mod tests {
 
     /// Pools must not report a failure of their source whenever the operator is replaced.
     #[tokio::test]
-    async fn a_fetch_that_a_shutdown_interrupts_is_no_failure_of_the_source() {
+    async fn a_fetch_that_a_shutdown_interrupts_is_not_a_failure_of_the_source() {
         for stops in [false, true] {
             let (files, stop, remote) =
                 (tempfile::tempdir().unwrap(), CancellationToken::new(), Arc::new(CachedRepository::default()));

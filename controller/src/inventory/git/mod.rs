@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use wnp_core::inventory::ownership::HostOwners;
 
-    /// A list that was fetched minutes ago does not show whether it has a host that another pool has lost since then.
+    /// A list that was fetched minutes ago does not show whether a host that another pool has lost since then was added to it.
     #[test]
     fn a_cached_list_does_not_count_for_a_pool_that_waits_for_a_read() {
         let (remote, mut owners, git) = (CachedRepository::default(), HostOwners::default(), GitSource::default());
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_or_refused_fetch_is_no_success() {
+    fn a_failed_or_refused_fetch_is_not_a_success() {
         let at = Timestamp::now();
         let error = temporary(Reason::GitOperationFailed, "no answer".into());
         let list = |is_in_force: bool, trouble: Option<SourceError>| List {

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Ask, host_key_of};
 use crate::{
+    args::host_key_policy::HostKeySource,
     context::Context,
     instance::{StepError, check_host_key, credentials, open_without_slot},
 };
@@ -43,11 +44,18 @@ pub(super) async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact
         return result.map_err(|error| failure(ask, &error));
     }
     let message = format!(
-        "the host at {} has not reported its name within {} s: check that the host is healthy and its network is fast enough",
+        "the host at {} has not reported its name within {} s: check that the host is healthy and its network is fast enough; the operator retries",
         ask.entry.host.address,
         LIMIT.as_secs()
     );
     Err(Failure { reason: Reason::HostnameUnknown, message })
+}
+
+/// Reports whether the expected host key is that of the first contact.
+fn is_key_of_first_contact(ask: &Ask) -> bool {
+    let source = host_key_of(&ask.entry, ask.stored.as_ref(), &ask.pool);
+    let is_other = ask.entry.host.host_key.is_some() || matches!(source, Ok(HostKeySource::KnownHosts(_)));
+    ask.stored.is_some() && !is_other
 }
 
 fn failure(ask: &Ask, error: &StepError) -> Failure {
@@ -55,10 +63,10 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
     match error {
         StepError::HostKey(problem) => Failure { reason: problem.reason(), message: problem.to_string() },
         StepError::Remote(RemoteError::Ssh(SshError::HostKeyMismatch { expected, offered, .. }))
-            if ask.stored.is_some() && ask.entry.host.host_key.is_none() =>
+            if is_key_of_first_contact(ask) =>
         {
             let message = format!(
-                "the host at {address} shows the host key {offered}, and showed {} at its first contact: another machine may intercept the connection. If the new key is right, remove the entry from the list, and add it again",
+                "the host at {address} shows the host key {offered}, and showed {} at its first contact: it was reinstalled, or another machine intercepts the connection. Compare the new key with the one on the console of the host. If it is right, declare it as hostKey of the entry; in a ConfigMap, remove the entry, and add it again a minute later",
                 expected.join(" or ")
             );
             Failure { reason: Reason::HostKeyMismatch, message }

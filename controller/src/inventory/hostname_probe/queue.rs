@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(order.join(" "), "a2 b2 c2 a4 b4 c4 a5 b5", "{TOTAL} at once");
         queue.push("d", 9, 1);
         queue.done("b", &4);
-        assert_eq!(queue.next(), Some(("d".into(), 1)), "who had no turn yet is next");
+        assert_eq!(queue.next(), Some(("d".into(), 1)), "a pool that had no turn yet is next");
         queue.retain("a", |task| *task == 1);
         for (pool, task) in [("a", 2), ("a", 4), ("a", 5), ("b", 2), ("b", 5), ("c", 2), ("c", 4), ("d", 1)] {
             queue.done(pool, &task);
@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_starves_and_no_bound_is_exceeded(pushes in proptest::collection::vec((0_u8..5, 0_u32..3, 0_u16..400), 0..300)) {
+        fn each_task_starts_once_and_no_limit_is_exceeded(pushes in proptest::collection::vec((0_u8..5, 0_u32..3, 0_u16..400), 0..300)) {
             let mut queue = Queue::default();
             for (pool, failures, task) in &pushes {
                 queue.push(&pool.to_string(), *failures, *task);

@@ -37,7 +37,7 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube
         Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(()),
         Err(error) => return Err(error),
     };
-    tracing::info!(pool = name, ?mode, "created a pool for its source of hosts");
+    tracing::info!(pool = name, ?mode, "created a pool for a source of hosts that no pool read");
     if mode.is_none() {
         return Ok(());
     }

@@ -53,8 +53,10 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
             SourceOutcome::Missing(SourceError { reason: Reason::SourceNotFound, message, stalls: true })
         }
         Err(error) => {
-            let message =
-                format!("the ConfigMap {name} could not be read: {}", crate::runtime::errors::api_message(&error));
+            let message = format!(
+                "the ConfigMap {name} could not be read: {}; the operator retries, and the hosts stay as they are",
+                crate::runtime::errors::api_message(&error)
+            );
             SourceOutcome::Unknown(temporary(Reason::ApiError, message), clock::now().checked_add(RETRY).ok())
         }
     }
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_in_binary_data_is_an_entry() {
+    fn entries_in_binary_data_are_read() {
         let base64 = |bytes: &[u8]| serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap();
         let utf16: Vec<u8> = "\u{feff}username=core\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         let listing = read(map(json!({

@@ -122,8 +122,8 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
         (PoolChange::Drop, _) => drop_pool(cx, WINDOWS_INSTANCES).await,
         (PoolChange::Taken, Some(map)) => {
             let note = format!(
-                "no pool reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
-                 of a pool to it, or delete the ConfigMap"
+                "no pool reads this ConfigMap, so its hosts do not become nodes: the pool {WINDOWS_INSTANCES} has another source of hosts. To use these \
+                 hosts, name {WINDOWS_INSTANCES} in inventory.configMapRef of a pool; otherwise delete the ConfigMap"
             );
             cx.events.say_of(reference(&map), EventReason::PoolTaken, "AdaptSource", &note);
             Ok(())

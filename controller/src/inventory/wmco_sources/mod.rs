@@ -20,8 +20,8 @@ use crate::{caches::watch::Changes, context::Context};
 
 /// Watches the sources, and creates and deletes their pools, until the process stops.
 pub(crate) async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
-    let stirs = cx.clone();
-    let pools = pools.inspect(move |_| stirs.caches.machines.notify_change()).boxed();
+    let context = cx.clone();
+    let pools = pools.inspect(move |_| context.caches.machines.notify_change()).boxed();
     let all = async { tokio::join!(config_maps::run(&cx, pools), machines::run(&cx)) };
     Box::pin(cx.process.stop.run_until_cancelled(all)).await;
 }

@@ -51,7 +51,7 @@ pub(crate) async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "failed to accept a connection");
+                tracing::warn!(%error, "failed to accept an HTTP connection; the operator retries");
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
@@ -192,7 +192,7 @@ mod tests {
             probe.write_all(RIGHT).await.unwrap();
             assert!(answer(&mut probe).await.ends_with("\r\n\r\n3"), "{from}");
         }
-        assert_eq!(answer(&mut silent[0]).await, "", "no more are open than fit");
+        assert_eq!(answer(&mut silent[0]).await, "", "the oldest connection was replaced");
     }
 
     #[tokio::test]

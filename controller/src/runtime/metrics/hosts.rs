@@ -45,7 +45,7 @@ impl Host {
         operation.and_then(|o| o.drain.as_ref()).is_some_and(|drain| !drain.blockers.is_empty())
     }
 
-    /// Reports whether the node accepts no pods although no user wants that.
+    /// Reports whether the node is missing, not Ready or cordoned by an operation, and no user has cordoned it or set the host aside.
     pub(super) fn is_unavailable(&self) -> bool {
         if !self.is_node() || self.is_set_aside() {
             return false;
@@ -140,9 +140,9 @@ mod tests {
             ("no failure", host(&none, &none, &json!({}), &none), false),
             ("trusted", host(&trusted, &none, &changed, &none), false),
             ("another key was trusted once", host(&earlier, &none, &changed, &none), true),
-            ("the host's key is trusted, and not the jump host's", host(&trusted, &none, &of_jump_host, &none), true),
+            ("only the host's own key is trusted", host(&trusted, &none, &of_jump_host, &none), true),
             ("held", host(&hold, &none, &changed, &none), false),
-            ("held by what the host can write itself", host(&none, &none, &changed, &node(&hold, false, "True")), true),
+            ("held by an annotation of the Node", host(&none, &none, &changed, &node(&hold, false, "True")), true),
         ] {
             assert_eq!(host.shows_another_key(), expected, "{about}");
         }

@@ -64,9 +64,12 @@ pub(super) struct PoolGauge {
 /// Gauge families of pools.
 pub(super) static GAUGES: &[PoolGauge] = &[
     gauge("hosts", &[POOL, PHASE], "Hosts by pool and phase", Pool::phases),
-    gauge("hosts_failed", &[POOL], "Hosts whose last attempt failed, without those that leave", |pool| {
-        pool.number(|s| s.failed_nodes)
-    }),
+    gauge(
+        "hosts_failed",
+        &[POOL],
+        "Hosts that failed to join, to be changed or to follow the version, without those that leave",
+        |pool| pool.number(|s| s.failed_nodes),
+    ),
     gauge(
         "unhealthy_host_info",
         &[POOL, HOST, PHASE, REASON_OF_HOST],
@@ -215,7 +218,7 @@ impl Pool {
         one(self.object.status.as_ref().map_or(0, of))
     }
 
-    /// Returns the number of hosts for which this is true.
+    /// Returns the number of hosts for which `is_counted` is true.
     fn count(&self, is_counted: fn(&Host) -> bool) -> Vec<Sample> {
         one(count(self.hosts.iter().filter(|host| is_counted(host)).count()))
     }
@@ -359,7 +362,7 @@ mod tests {
             ("an empty list", json!([]), vec![]),
             ("open", window("30 11 * * *"), vec![1]),
             ("closed", window("0 3 * * *"), vec![0]),
-            ("not to be read", window("0 3 * *"), vec![0]),
+            ("unreadable", window("0 3 * *"), vec![0]),
         ] {
             let spec = json!({"inventory": {}, "rollout": {"maintenanceWindows": windows}});
             let values: Vec<i64> = pool(spec).window().into_iter().map(|(_, value)| value).collect();

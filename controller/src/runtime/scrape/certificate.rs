@@ -69,7 +69,10 @@ impl Served {
         let mut mounted = self.mounted.lock();
         let problem = mounted.update(&self.directory).err().map(|error| error.to_string()).unwrap_or_default();
         if !problem.is_empty() && mounted.reported != problem {
-            tracing::warn!(reason = Reason::CertificateInvalid.as_str(), "the certificate for metrics: {problem}");
+            tracing::warn!(
+                reason = Reason::CertificateInvalid.as_str(),
+                "the certificate for metrics cannot be used, so /metrics keeps the earlier one: {problem}"
+            );
         }
         mounted.reported = problem;
         mounted.served.as_ref().map_or_else(|| self.own.clone(), |(_, key)| key.clone())
@@ -81,7 +84,7 @@ impl Mounted {
     fn update(&mut self, directory: &Path) -> Result<(), CertificateError> {
         let Some(files) = Files::read(directory)? else {
             if self.served.take().is_some() {
-                tracing::info!(directory = %directory.display(), "tls.crt or tls.key is gone: /metrics is served with a self-signed certificate");
+                tracing::info!(directory = %directory.display(), "tls.crt or tls.key is gone: /metrics is served with a self-signed certificate, which clients cannot verify");
             }
             return Ok(());
         };

@@ -42,7 +42,7 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.metrics_listen)
         .await
-        .with_context(|| format!("cannot listen on {}", args.metrics_listen))?;
+        .with_context(|| format!("cannot listen on {} (--metrics-listen)", args.metrics_listen))?;
     tracing::info!(address = %listener.local_addr()?, "listening for metrics over TLS");
     let served = Arc::new(Served::new(&args.metrics_tls_directory, &args.namespace)?);
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

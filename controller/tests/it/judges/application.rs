@@ -38,7 +38,7 @@ pub(crate) struct How {
 }
 
 impl Argo {
-    /// Starts Argo CD, or reports what is missing.
+    /// Starts Argo CD. Returns `None` if a program is missing and the test may be skipped.
     pub(crate) async fn start(control_plane: &ControlPlane) -> Result<Option<Self>> {
         if redis().is_none() {
             testbed::skip(&format!("Argo CD needs Redis: apt-get install {REDIS_PACKAGE}"))?;

@@ -73,7 +73,7 @@ async fn a_commit_that_adds_changes_or_removes_any_field_is_seen_and_applied() -
         }
     }
     ensure!(faults.is_empty(), "of {} fields:\n{}", fields.len(), faults.concat());
-    // The server-side dry run does not remove fields that client-side apply has set. The guide says so.
+    // The server-side dry run does not remove fields that client-side apply has set, as the guide explains.
     let blind = without_apply.iter().any(|fault| fault.starts_with("removed") && fault.contains("not seen"));
     ensure!(blind, "ServerSideDiff=true without ServerSideApply=true sees removals now: {without_apply:?}");
     Ok(())

@@ -76,7 +76,7 @@ impl Judged {
             .await
     }
 
-    async fn has(&self, kind: &str, name: &str, pointer: &str, expected: Value) -> Result<()> {
+    async fn until_field(&self, kind: &str, name: &str, pointer: &str, expected: Value) -> Result<()> {
         let all = self.api(kind);
         self.world
             .eventually(&format!("{kind} {name}: {pointer} is {expected}"), || async {
@@ -87,7 +87,7 @@ impl Judged {
 
     /// Waits until Cluster API has found the Node of a Machine, and compares both with the host.
     async fn until_running(&self, machine: &str) -> Result<()> {
-        self.has("Machine", machine, "/status/phase", json!("Running")).await?;
+        self.until_field("Machine", machine, "/status/phase", json!("Running")).await?;
         let object = self.api("Machine").get(machine).await?;
         let node = object.data["status"]["nodeRef"]["name"].as_str().context("no nodeRef")?;
         let node = self.world.node(node).await?.context("no Node")?;
@@ -102,7 +102,7 @@ impl Judged {
     }
 
     async fn until_available(&self, replicas: i32) -> Result<()> {
-        self.has("MachineSet", SET, "/status/availableReplicas", json!(replicas)).await
+        self.until_field("MachineSet", SET, "/status/availableReplicas", json!(replicas)).await
     }
 }
 
@@ -131,7 +131,7 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
     let note = judged.world.until_event(SET, "ProviderIdRefused").await?;
     ensure!(note.contains("is not of the form <provider>://<id>"), "{note}");
     until_ready(&judged.world, SET, 3).await?;
-    judged.has("Machine", &third, "/status/phase", json!("Provisioned")).await?;
+    judged.until_field("Machine", &third, "/status/phase", json!("Provisioned")).await?;
     let node = judged.world.node(&third).await?.context("no Node")?;
     ensure!(node.spec.and_then(|s| s.provider_id).is_none(), "the Node has an invalid provider ID");
     judged.provide(&third, "bare:///2").await?;
@@ -179,7 +179,7 @@ async fn a_health_check_replaces_its_machine_and_the_operator_repairs_the_other(
     let remediation = json!({"type": "Reconfigure", "notReadySeconds": 30, "maxUnhealthy": 2});
     judged.world.edit_pool(SET, json!({"spec": {"remediation": remediation}})).await?;
     judged.apply(&judged.judge.health_check("windows", SET)).await?;
-    judged.has("MachineHealthCheck", "windows", "/status/currentHealthy", json!(1)).await?;
+    judged.until_field("MachineHealthCheck", "windows", "/status/currentHealthy", json!(1)).await?;
 
     let replaced = judged.api("Machine").get(&covered).await?.uid();
     for machine in [&covered, &spared] {

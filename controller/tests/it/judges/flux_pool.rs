@@ -171,7 +171,7 @@ async fn user_actions_survive_each_reconcile() -> Result<()> {
     while updated < 4 {
         repository.reconcile(POOLS).await?;
         let more = |p: &WindowsNodePool| pool_status(p).up_to_date_nodes > updated;
-        world.until(POOL, "the rollout goes on", more).await?;
+        world.until(POOL, "the rollout continues", more).await?;
         updated = pool_status(&world.pool(POOL).await?).up_to_date_nodes;
     }
     world.until(POOL, "all follow", all_up_to_date(4)).await?;

@@ -94,7 +94,7 @@ impl Judged {
         let guide = Guide::open(control_plane, "install.md", "judges/olm")?;
         for document in guide.block("### 3. Subscribe", "yaml")?.split("---\n") {
             let object: Value = serde_yaml::from_str(document)?;
-            let kind = object["kind"].as_str().context("an object has a kind")?;
+            let kind = object["kind"].as_str().context("an object has no kind")?;
             if kind != "CatalogSource" && !there.contains(&kind) {
                 control_plane.apply_yaml(&object.to_string()).await?;
             }
@@ -190,7 +190,7 @@ async fn installed(control_plane: ControlPlane, judged: &Judged, version: &str) 
 }
 
 /// Starts the operator of the next release in place of the previous one.
-async fn follows(world: &mut World, version: &str) -> Result<()> {
+async fn start_next_release(world: &mut World, version: &str) -> Result<()> {
     world.stop().await?;
     let condition = world.options.args.iter_mut().find(|arg| arg.starts_with(&name_of("")));
     *condition.context("no condition")? = name_of(version);
@@ -216,17 +216,17 @@ async fn waits_for_a_host(judged: &mut Judged, world: &World, bundles: &[Bundle]
     }
     judged.until(&new.name, "Pending", "OperatorConditionNotUpgradeable").await?;
     let joins = pool_status(&world.pool(host.name()).await?);
-    ensure!(joins.ready_nodes == 0 && is_held().await, "it has not waited: {joins:?}");
+    ensure!(joins.ready_nodes == 0 && is_held().await, "the upgrade did not wait: {joins:?}");
     ensure!(
         Api::<DynamicObject>::get_opt(&judged.versions(), &old.name).await?.is_some(),
-        "the release before is gone"
+        "the previous release is gone"
     );
 
     host.mend();
     world.until(host.name(), "is Ready", is_ready).await?;
     judged.until_succeeded(&new.name).await?;
     let gone = async || matches!(judged.versions().get_opt(&old.name).await, Ok(None));
-    judged.eventually("the release before is gone", &gone).await?;
+    judged.eventually("the previous release is gone", &gone).await?;
     let subscription = judged.subscriptions().get(PACKAGE).await?;
     ensure!(subscription.data["status"]["installedCSV"] == new.name.as_str(), "{}", subscription.data["status"]);
     Ok(())
@@ -251,7 +251,7 @@ async fn the_guide_installs_upgrades_and_uninstalls() -> Result<()> {
         }
         bundles.push(judged.bundle(next, Some(before))?);
         waits_for_a_host(&mut judged, &world, &bundles, is_approved).await?;
-        follows(&mut world, next).await?;
+        start_next_release(&mut world, next).await?;
         world.until("olm", "is Ready with the next release", is_ready).await?;
     }
     ensure!(world.node(hosts[0].name()).await?.and_then(|n| n.uid()) == node, "the node is another one");
@@ -299,7 +299,7 @@ async fn leaves_by_the_guide(judged: &Judged, mut world: World) -> Result<()> {
     };
     judged.eventually("nothing is left", &nothing).await.with_context(|| format!("of {made:?}"))?;
     let crds = root().join("crds");
-    kubectl(&world.control_plane, &["delete", "-k", crds.to_str().context("not UTF-8")?]).await?;
+    kubectl(&world.control_plane, &["delete", "-k", crds.to_str().context("path is not UTF-8")?]).await?;
     ensure!(nothing().await, "something is left");
     Ok(())
 }
@@ -322,7 +322,7 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
         };
         is_empty(plans).await && is_empty(versions).await
     };
-    // OLM may still see the deleted Subscription: then the new plan belongs to that one and is deleted with it, and the guide says to begin again.
+    // OLM may still see the deleted Subscription: then the new plan is deleted with it, and the guide says to begin again.
     let is_missing = async || {
         let subscription = judged.subscriptions().get(PACKAGE).await;
         subscription.is_ok_and(|s| s.data["status"].to_string().contains("ReferencedInstallPlanNotFound"))
@@ -343,7 +343,8 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     judged.until_succeeded(&bundles[0].name).await
 }
 
-/// Returns a stand-in for WMCO's package, which is in no registry that a test can read: the same names and kinds, without its rules and program.
+/// Returns a stand-in for WMCO's package with the same names and kinds, without its rules and program: a test cannot read the registry with WMCO's
+/// own package.
 fn wmco(files: &std::path::Path) -> Result<Bundle> {
     let (folder, name) = (files.join(WMCO), format!("{WMCO}.v11.0.0"));
     fs::create_dir_all(folder.join("manifests"))?;
@@ -409,7 +410,7 @@ async fn of_wmco(control_plane: &ControlPlane) -> Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_release_stands_beside_wmco_and_stays_when_that_goes() -> Result<()> {
+async fn our_release_stands_beside_wmco_and_stays_when_wmco_goes() -> Result<()> {
     let (control_plane, mut judged) = Judged::new().await?;
     deployment::install_monitoring(&control_plane).await?;
     let wmco = wmco(judged.files.path())?;
@@ -447,7 +448,7 @@ async fn our_release_stands_beside_wmco_and_stays_when_that_goes() -> Result<()>
     for name in
         ["clusterrole.rbac.authorization.k8s.io/system-wicd-nodes", "role.rbac.authorization.k8s.io/manager-role"]
     {
-        ensure!(left.iter().any(|one| one == name), "OLM deletes it, and the guide need not: {name} of {left:?}");
+        ensure!(left.iter().any(|one| one == name), "OLM deletes {name}, so the guide need not: {left:?}");
     }
     let guide = Guide::open(&world.control_plane, "from-wmco.md", "judges/olm")?;
     guide.run(&world, "### What WMCO leaves").await?;

@@ -71,7 +71,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Makes Flux read the repository and apply the newest commit again.
+    /// Makes Flux read the repository and apply the newest commit, and waits until it has applied or attempted it.
     pub(crate) async fn reconcile(&self, kustomization: &str) -> Result<()> {
         self.request("GitRepository", "cluster").await?;
         self.request("Kustomization", kustomization).await?;
@@ -80,7 +80,7 @@ impl Repository {
             object["status"]["lastAppliedRevision"].as_str().is_some_and(|revision| revision.ends_with(&head))
                 || object["status"]["lastAttemptedRevision"].as_str().is_some_and(|revision| revision.ends_with(&head))
         };
-        self.until("Kustomization", kustomization, "the newest commit is applied", applied).await.map(drop)
+        self.until("Kustomization", kustomization, "the newest commit is applied or attempted", applied).await.map(drop)
     }
 
     /// Requests a reconcile as `flux reconcile` does, and waits for its end.

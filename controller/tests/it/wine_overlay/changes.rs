@@ -88,15 +88,15 @@ pub(super) async fn were_there_from_the_start(world: &World) -> Result<()> {
 /// Changes each fact of the cluster, and checks that the change reaches the node.
 pub(super) async fn reach_the_node(world: &World) -> Result<()> {
     let [old, new] = &world.trusted;
-    change(world, &facts::trusted_ca(new), &[]).await.context("a trusted CA")?;
+    change(world, &facts::trusted_ca(new), &[]).await.context("change of the trusted CA")?;
     ensure!(facts::trusts(world, new).await? && !facts::trusts(world, old).await?, "the old CA is trusted");
 
     let [_, mirror] = facts::MIRRORS;
-    change(world, &facts::mirrors(mirror), &[]).await.context("a mirror")?;
+    change(world, &facts::mirrors(mirror), &[]).await.context("change of the mirror")?;
     ensure!(facts::containerd_has_mirror(world, mirror, facts::PASSWORDS[0])?, "containerd is led to the old mirror");
 
     let [_, login] = facts::PASSWORDS;
-    change(world, &facts::pull_secret(login), &[]).await.context("a login")?;
+    change(world, &facts::pull_secret(login), &[]).await.context("change of the login")?;
     ensure!(
         facts::containerd_has_mirror(world, mirror, login)? && facts::kubelet_has_login(world, login)?,
         "the old login is there"
@@ -104,12 +104,13 @@ pub(super) async fn reach_the_node(world: &World) -> Result<()> {
 
     let [_, port] = facts::VXLAN_PORTS;
     let restarted = ["hybrid-overlay-node", "kube-proxy"];
-    let is_same = keeps_endpoint(world, &facts::overlay(port), &restarted).await.context("the overlay's port")?;
+    let is_same =
+        keeps_endpoint(world, &facts::overlay(port), &restarted).await.context("change of the overlay's port")?;
     ensure!(!is_same, "the network with the old port is still there");
 
     let [_, proxy] = facts::PROXIES;
     let services: Vec<&str> = SERVICES.iter().map(|(name, _)| *name).filter(|name| *name != WICD_SERVICE).collect();
-    change(world, &facts::proxy(proxy), &services).await.context("a proxy")?;
+    change(world, &facts::proxy(proxy), &services).await.context("change of the proxy")?;
     for service in services {
         ensure!(facts::uses_proxy(world, service, proxy).await?, "{service} uses the old proxy");
     }

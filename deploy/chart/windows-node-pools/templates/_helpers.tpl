@@ -1,14 +1,14 @@
-{{/* Name and version of the chart, as a label may have it. */}}
+{{/* Name and version of the chart, as a valid label. */}}
 {{- define "windows-node-pools.chart" -}}
 {{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* What selects the operator's pods. It must not change: the selector of a Deployment cannot. */}}
+{{/* Labels that select the operator's pods. They must not change, because the selector of a Deployment cannot. */}}
 {{- define "windows-node-pools.selectorLabels" -}}
 app.kubernetes.io/name: windows-node-pools
 {{- end }}
 
-{{/* Labels by which the release is known: those of objects that bring labels of their own get these in addition. */}}
+{{/* Labels that identify the release. Objects with labels of their own get these in addition. */}}
 {{- define "windows-node-pools.releaseLabels" -}}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
@@ -27,7 +27,7 @@ app.kubernetes.io/part-of: windows-node-pools
 {{ include "windows-node-pools.releaseLabels" (index . 0) }}
 {{- end }}
 
-{{/* Whether an option is on; a list of the root and the option. If it is not set: on OpenShift. */}}
+{{/* Yields `true` if an option is on; a list of the root and the option. An option that is not set is on if the platform is OpenShift. */}}
 {{- define "windows-node-pools.onOpenShift" -}}
 {{- $value := index . 1 -}}
 {{- if or $value (and (kindIs "invalid" $value) (eq (index . 0).Values.platform "openshift")) }}true{{ end -}}
@@ -55,12 +55,12 @@ The operator compares the policies with the same files, and fills them in the sa
 {{- end }}
 {{- end }}
 
-{{/* Why these values cannot work. */}}
+{{/* Fails if the values contradict each other or the cluster. */}}
 {{- define "windows-node-pools.validate" -}}
 {{- if and (eq .Values.platform "kubernetes") (not .Values.operator.apiServer) }}
 {{- fail "operator.apiServer is missing: with platform kubernetes, set it to the URL at which Windows hosts reach the API server, for example https://api.example.com:6443" }}
 {{- end }}
-{{- /* Only a cluster has namespaces: without one it cannot be known. */}}
+{{- /* Without a cluster, as in `helm template`, the lookup is empty, and the platform is unknown. */}}
 {{- if and (eq .Values.platform "openshift") (lookup "v1" "Namespace" "" "default") (not (.Capabilities.APIVersions.Has "config.openshift.io/v1")) }}
 {{- fail "this cluster is not OpenShift, because it has no config.openshift.io/v1: set platform=kubernetes and operator.apiServer" }}
 {{- end }}
@@ -69,7 +69,7 @@ The operator compares the policies with the same files, and fills them in the sa
 {{- end }}
 {{- end }}
 
-{{/* The environment variables of the values below `operator`, each named as its value, but for those that have names of their own. */}}
+{{/* The environment variables of the values below `operator`. Each name is derived from that of the value, unless `$names` has another one. */}}
 {{- define "windows-node-pools.env" -}}
 {{- $names := dict "payload" "PAYLOAD_DIR" "wicd" "WICD_EXE" "logFormat" "LOG_FORMAT" "logLevel" "LOG_LEVEL" "servicesLogFileSize" "SERVICES_LOG_FILE_SIZE" "servicesLogFileAge" "SERVICES_LOG_FILE_AGE" "servicesLogFlushInterval" "SERVICES_LOG_FLUSH_INTERVAL" "httpProxy" "HTTP_PROXY" "httpsProxy" "HTTPS_PROXY" "noProxy" "NO_PROXY" }}
 {{- range $key, $value := .Values.operator }}
@@ -234,11 +234,11 @@ containers:
       {{- end }}
 terminationGracePeriodSeconds: 60
 volumes:
-  # Git repositories that pools name; fetched again when they are lost.
+  # Clones of the Git repositories of pools. The operator fetches lost ones again.
   - name: cache
     emptyDir:
       sizeLimit: 2Gi
-  # A certificate that another program makes: service-ca of OpenShift, or cert-manager. Without it the operator makes its own.
+  # A certificate of another program, such as OpenShift's service-ca or cert-manager. Without it, the operator creates its own.
   - name: metrics-tls
     secret:
       optional: true

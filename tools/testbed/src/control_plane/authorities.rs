@@ -62,12 +62,12 @@ impl Authorities {
         })
     }
 
-    /// Returns all authorities that may sign the API server at some time, so that an administrator's client keeps working.
+    /// Returns all authorities that may sign the API server's certificate at some time, so that an administrator's client keeps working.
     pub(super) fn all_roots(&self) -> String {
         pem(&self.first) + &pem(&self.next_server)
     }
 
-    /// Returns a client certificate for kubelets, signed by the first authority or by the next one.
+    /// Returns the client certificate with which the API server connects to kubelets, from the authority before the rotation or from the next one.
     pub(super) fn kubelet_client(&self, next: bool) -> Result<Identity> {
         self.kubelet_clients[usize::from(next)].client("kube-apiserver-kubelet-client", &["system:masters"])
     }
@@ -134,7 +134,7 @@ impl ControlPlane {
         *lock(&self.controller_manager) = Some(self.start_controller_manager()?);
         self.wait_until_ready().await?;
         if to == CaRotation::Done {
-            self.refuses(&self.kubelet_client(false)?).await?;
+            self.wait_until_refused(&self.kubelet_client(false)?).await?;
             // The API server itself removes no authority before it has expired.
             let map = json!({"data": {"client-ca-file": self.authorities.clients(to)}}).to_string();
             let name = "extension-apiserver-authentication";
@@ -143,8 +143,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Waits until the API server, which reloads its trusted authorities, refuses a client.
-    async fn refuses(&self, identity: &Identity) -> Result<()> {
+    /// Waits until the API server, which reloads its trusted authorities, refuses a client. Fails after [`START`].
+    async fn wait_until_refused(&self, identity: &Identity) -> Result<()> {
         use base64::{Engine as _, prelude::BASE64_STANDARD};
         let mut kubeconfig = Kubeconfig::read_from(&self.kubeconfig)?;
         for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {

@@ -29,7 +29,7 @@ impl ControlPlane {
         Ok(records.iter().map(|record| (text(&record["key"]), text(&record["value"]))).collect())
     }
 
-    /// Restores the records of an earlier time, except those in [`OF_PROGRAMS`]. Fails if clients keep changing the records.
+    /// Restores the records of an earlier time, except the values of those in [`OF_PROGRAMS`]. Fails if clients keep changing the records.
     pub(crate) async fn go_back_to(&self, earlier: &Records) -> Result<()> {
         for _ in 0..20 {
             let changes = changes(&self.records().await?, earlier);
@@ -43,7 +43,7 @@ impl ControlPlane {
             // The next round sees the consequences of the change, such as a controller's reaction to it.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
-        anyhow::bail!("the cluster goes on to change")
+        anyhow::bail!("the records of the cluster keep changing")
     }
 
     async fn etcd(&self, path: &str, body: &Value) -> Result<Value> {

@@ -24,7 +24,7 @@ impl Origin {
         origin
     }
 
-    /// Creates a repository without a commit.
+    /// Creates a repository without a commit, with further options of `git init`.
     pub fn empty(options: &[&str]) -> Self {
         let origin = Self { dir: TempDir::new().unwrap() };
         fs::create_dir(origin.work()).unwrap();
@@ -108,7 +108,7 @@ impl Origin {
     }
 }
 
-/// Isolates a command from all settings of this machine.
+/// Isolates a git command from the settings of this machine, except `PATH`.
 pub fn isolated(command: &mut Command, home: &Path) {
     command
         .env_clear()

@@ -76,8 +76,8 @@ impl SshServer {
     }
 }
 
-/// Returns a script that passes a client's command to `git-shell`, with `root` in front of its path. `git-shell` refuses a command that has no
-/// path there.
+/// Returns a script that passes a client's command to `git-shell`, with `root` in front of its path. Any other command yields a path
+/// that does not exist, which `git-shell` refuses.
 fn script(root: &Path, commands: &Path) -> String {
     let mut script = "#!/bin/sh\n".to_owned();
     let mut git = Command::new("git");

@@ -63,8 +63,8 @@ impl Arch {
             Self::Amd64 => "`cargo xtask setup` installs what is missing",
             Self::Arm64 => {
                 "on Debian, install what is missing with `cargo xtask setup`, `rustup target add aarch64-unknown-linux-musl` and \
-                 `apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross`; a rustup that cannot add the target, as one without a way \
-                 to static.rust-lang.org, cannot build this image"
+                 `apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross`; without access \
+                 to static.rust-lang.org, rustup cannot add the target, and this image cannot be built"
             }
         }
     }

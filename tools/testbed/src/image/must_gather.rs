@@ -24,7 +24,7 @@ const APPLETS: [&str; 17] = [
 /// Script that `oc` starts, with the user's arguments if there are any.
 const GATHER: &str = "#!/bin/bash\nexec /usr/local/bin/kubectl-windows_node_pools gather --dest /must-gather \"$@\"\n";
 
-/// Reports whether the image is built: the shell comes from the build machine, which must have the packages.
+/// Reports whether the image is built for this processor: only for amd64, on a build machine that has both packages.
 pub fn is_built(arch: Arch) -> bool {
     arch == Arch::Amd64 && [BASH, BUSYBOX].iter().all(|program| Path::new(program).is_file())
 }

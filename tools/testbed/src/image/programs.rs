@@ -13,7 +13,7 @@ use devenv::{WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
 use super::Arch;
 use crate::binaries::{Run as _, say, with_progress};
 
-/// Linker for Windows. rustc takes the kind of a linker from its name.
+/// Linker for Windows. rustc derives the kind of linker from its name.
 const LINKER: &str = "x86_64-w64-mingw32-gcc.sh";
 const LINK: &str = include_str!("x86_64-w64-mingw32-gcc.sh");
 

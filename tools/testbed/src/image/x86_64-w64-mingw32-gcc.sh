@@ -1,6 +1,6 @@
 #!/bin/sh
-# Links wicd.exe with names of files that are the same on each machine. GNU ld puts the imports of a program for Windows into the order of the names of
-# the files that they come from: whether a folder stands before or after /usr would decide about the bytes.
+# Links a program for Windows with file names that are the same on each machine. GNU ld orders the imports by the names of the files that they come
+# from: otherwise, the place of a folder before or after /usr in the order would change the program.
 cd "$LINK_TARGET" || exit
 ln -sfn "$LINK_CARGO" cargo-home
 ln -sfn "$LINK_RUST" rust

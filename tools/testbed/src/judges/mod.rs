@@ -84,7 +84,7 @@ pub(crate) fn serving_certificate(authority: &Authority) -> Result<TempDir> {
     Ok(folder)
 }
 
-/// Waits until a judge responds with status 200 at a path, over HTTP without TLS.
+/// Waits up to 3 minutes until a judge responds with status 200 at a path, over HTTP without TLS.
 pub(crate) async fn answers(judge: &Daemon, address: SocketAddr, path: &str) -> Result<()> {
     let ask = || async { http::request(address, "GET", path, "").await.is_ok_and(|(status, _)| status == 200) };
     within(START, &format!("http://{address}{path} answers"), ask).await.with_context(|| judge.last_lines())

@@ -424,9 +424,13 @@ pub(super) async fn retry_forever<T, F: Future<Output = kube::Result<T>>>(
         match timeout(ANSWER, attempt()).await {
             Ok(Ok(value)) => return value,
             Ok(Err(error)) => {
-                tracing::warn!(what, error = &error as &dyn std::error::Error, "simulated host failed, will try again");
+                tracing::warn!(
+                    what,
+                    error = &error as &dyn std::error::Error,
+                    "request of a simulated host failed and is retried"
+                );
             }
-            Err(_) => tracing::warn!(what, "simulated host got no answer, will try again"),
+            Err(_) => tracing::warn!(what, "request of a simulated host got no answer and is retried"),
         }
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(10));

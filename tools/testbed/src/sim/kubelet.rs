@@ -114,7 +114,11 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
         Some(client) => match Box::pin(client).await {
             Ok(client) => Some(client),
             Err(error) => {
-                tracing::warn!(host = machine.parts().name, error = format!("{error:#}"), "no client for a kubelet");
+                tracing::warn!(
+                    host = machine.parts().name,
+                    error = format!("{error:#}"),
+                    "simulated kubelet has no client"
+                );
                 return sleep(START_AGAIN).await;
             }
         },
@@ -351,7 +355,7 @@ impl Kubelet<'_> {
             tracing::warn!(
                 node = self.node,
                 request = name,
-                "simulated kubelet got no serving certificate, will ask again"
+                "simulated kubelet got no serving certificate and requests another one"
             );
             sleep(std::time::Duration::from_secs(10)).await;
             return false;
@@ -395,7 +399,7 @@ impl Kubelet<'_> {
             });
             let token = made.await.status.and_then(|s| s.token).unwrap_or_default();
             if let Err(error) = due.keep(host, &token) {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a simulated host keeps no token");
+                tracing::warn!(error = &error as &dyn std::error::Error, "a simulated host cannot store a token");
             }
         }
     }
@@ -521,7 +525,7 @@ mod tests {
         let held = wicd::lock::take(host, std::time::Duration::ZERO)?;
         host.start_service(WICD_SERVICE)?;
         machine.windows().keep(None);
-        assert!(!machine.windows().is_running(KUBELET), "services wait for who holds the lock");
+        assert!(!machine.windows().is_running(KUBELET), "services wait until the lock is released");
         drop(held);
         let started = async { machine.state().wait_for(|s| s.kubelet_runs == 1).await.is_ok() };
         tokio::select! {

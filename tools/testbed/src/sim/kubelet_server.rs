@@ -1,5 +1,5 @@
 //! HTTPS server of a simulated kubelet, with the logs of containers. It presents the serving certificate that the cluster has issued, and accepts
-//! clients with a certificate of an authority in the host's file, which is read again for each connection.
+//! clients whose certificate is signed by an authority in kubelet's file of client authorities on the host. The file is read again for each connection.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

@@ -176,7 +176,7 @@ impl Machine {
         let files: Vec<String> = KEY_FILES.iter().filter_map(|parts| self.key_file(parts)).collect();
         let listed = match files.as_slice() {
             [] => self.parts.authorized_keys.iter().any(|k| k.key_data() == key.key_data()),
-            files => files.iter().flat_map(|text| text.lines()).any(|line| lets_in(line, key)),
+            files => files.iter().flat_map(|text| text.lines()).any(|line| contains_key(line, key)),
         };
         user.eq_ignore_ascii_case(USER) && listed
     }
@@ -234,7 +234,7 @@ impl Machine {
         let (machine, verb_name) = (self.clone(), verb.as_str());
         let run = move || {
             if !machine.is_whole(&sha256) {
-                return Err("This program cannot be run: it is not there or not whole.\r\n".to_string());
+                return Err("This program cannot be run: it is missing or incomplete.\r\n".to_string());
             }
             machine.windows.run(verb, &operation).map_err(|e| format!("wicd: {e:#}\r\n"))
         };
@@ -294,7 +294,7 @@ impl Machine {
 }
 
 /// Reports whether a line of a key file contains this key. Options before the key are ignored.
-fn lets_in(line: &str, key: &PublicKey) -> bool {
+fn contains_key(line: &str, key: &PublicKey) -> bool {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let read = |pair: &[&str]| PublicKey::from_openssh(&pair.join(" ")).ok();
     !line.trim_start().starts_with('#')
@@ -345,7 +345,7 @@ impl Disk for Machine {
     }
 
     fn take(&self, _bytes: usize) -> Result<(), StatusCode> {
-        // OpenSSH on Windows reports no more than this.
+        // OpenSSH on Windows reports only a general failure.
         if self.has(&Fault::DiskFull) { Err(StatusCode::Failure) } else { Ok(()) }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  operator ── TCP ── link (latency, cuts) ── sshd ─┬─ sftp ── drive (a directory)
-//!                                                             └─ machine::execute ── windows (wicd's core)
+//!                                                   └─ machine::execute ── windows (wicd's core)
 //!  API server ── fleet (one watch each of Nodes, CSRs, Pods; one client) ── kubelet (one task for each host)
 //! ```
 //!
@@ -435,5 +435,5 @@ async fn listen() -> Result<(TcpListener, SocketAddr)> {
             }
         }
     }
-    bail!("no free address on port {PORT}; something listens there on all addresses")
+    bail!("no free address on port {PORT}: another program may listen on all addresses")
 }

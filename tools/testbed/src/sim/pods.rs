@@ -31,7 +31,7 @@ struct Bound {
     containers: Vec<(String, String)>,
     host_network: bool,
     /// True if the Pod has ended or its status reports that it is Ready.
-    runs: bool,
+    is_started: bool,
     /// Grace period, if the Pod is being deleted.
     ends: Option<Duration>,
 }
@@ -51,7 +51,7 @@ impl Bound {
             node: spec.node_name?,
             containers: spec.containers.into_iter().map(|c| (c.name, c.image.unwrap_or_default())).collect(),
             host_network: spec.host_network.unwrap_or(false),
-            runs: is_over || is_ready,
+            is_started: is_over || is_ready,
             ends: pod.metadata.deletion_timestamp.map(|_| Duration::from_secs(grace)),
         })
     }
@@ -116,9 +116,10 @@ pub(super) async fn run(fleet: Arc<Fleet>, mut came_up: mpsc::UnboundedReceiver<
     }
 }
 
+/// Starts a task that reports the Pod as running or deletes it, if either is necessary and no such task is at work.
 fn attend(fleet: &Arc<Fleet>, busy: &Arc<Mutex<HashSet<(String, bool)>>>, pod: &Bound) {
     let Some(address) = fleet.live_address(&pod.node) else { return };
-    if pod.ends.is_none() && pod.runs {
+    if pod.ends.is_none() && pod.is_started {
         return;
     }
     let task = (pod.uid.clone(), pod.ends.is_some());
@@ -145,7 +146,7 @@ async fn start(fleet: &Fleet, pod: &Bound, address: &str) {
             &patch,
         )
     };
-    retry_forever("pod status", || until_gone(fleet, pod, request(), &[404])).await;
+    retry_forever("pod status", || send_for_pod(fleet, pod, request(), &[404])).await;
 }
 
 async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
@@ -158,11 +159,11 @@ async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
     };
     let request = || Request::new(Pod::url_path(&(), Some(&pod.namespace))).delete(&pod.name, &params);
     // A conflict means that another pod has this name by now.
-    retry_forever("pod deletion", || until_gone(fleet, pod, request(), &[404, 409])).await;
+    retry_forever("pod deletion", || send_for_pod(fleet, pod, request(), &[404, 409])).await;
 }
 
 /// Sends a request, unless the kubelet has stopped. `gone` are the status codes which mean that nothing is left to do.
-async fn until_gone(fleet: &Fleet, pod: &Bound, request: RequestResult, gone: &[u16]) -> kube::Result<()> {
+async fn send_for_pod(fleet: &Fleet, pod: &Bound, request: RequestResult, gone: &[u16]) -> kube::Result<()> {
     if fleet.live_address(&pod.node).is_none() {
         return Ok(());
     }

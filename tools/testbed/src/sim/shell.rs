@@ -13,8 +13,8 @@ pub enum Shell {
 }
 
 impl Shell {
-    /// Returns the words into which the shell splits a command line: a program and its arguments. `None` if a character has a special meaning for the
-    /// shell.
+    /// Returns the words into which the shell splits a command line: a program and its arguments. `None` if the line contains
+    /// a control character or one with a special meaning for the shell, or ends with the escape character.
     pub(super) fn words(self, line: &str) -> Option<Vec<String>> {
         let (escape, special) = match self {
             Self::Cmd => ('^', "\"&|<>()%!"),

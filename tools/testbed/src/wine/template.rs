@@ -59,7 +59,7 @@ pub(super) fn template() -> Result<PathBuf> {
     Ok(prefix)
 }
 
-/// Copies the template to `to`, with hard links instead of files, except for the registry, so that the copy takes no time and no space. Wine and wicd
+/// Copies the template to `to`, with hard links instead of files, except for the registry, so that the copy takes little time and space. Wine and wicd
 /// replace files; a write *into* a file of Windows itself would change it for all hosts.
 pub(super) fn copy(template: &Path, to: &Path, registry: impl Fn(&str) -> String) -> Result<()> {
     Command::new("cp").args(["-al", "--"]).args([template, to]).run()?;

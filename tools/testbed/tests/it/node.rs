@@ -61,7 +61,7 @@ async fn a_wine_host_becomes_a_ready_windows_node() -> Result<()> {
         .await
         .with_context(|| format!("node is not ready:\n{}", fs::read_to_string(host.log()).unwrap_or_default()))??;
     let node = node.context("node is gone")?;
-    let info = node.status.and_then(|status| status.node_info).context("node says nothing of itself")?;
+    let info = node.status.and_then(|status| status.node_info).context("the Node has no node info")?;
     assert_eq!(info.operating_system, "windows");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tests of Wine hosts. Without Wine or root they are skipped, and print that.
+//! Tests of Wine hosts. They are skipped, with a message, on a machine that cannot run Wine hosts.
 
 use std::{fs, process::Output, sync::Arc};
 

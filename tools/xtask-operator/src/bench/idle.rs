@@ -55,7 +55,8 @@ impl Written {
         Ok(Self { all, approvals, ends: instances.items.into_iter().map(end).collect() })
     }
 
-    /// Returns the number of writes since `before` for renewed certificates (an approval, and a status for wicd's), and of all other writes.
+    /// Returns two numbers of writes since `before`: those for renewed certificates (one approval for each, and one status write for each certificate of
+    /// wicd), and all others.
     fn since(&self, before: &Self) -> (f64, f64) {
         let stored = self.ends.iter().filter(|(name, end)| before.ends.get(*name) != Some(end)).count();
         let certificates = self.approvals - before.approvals + f64::from(u32::try_from(stored).unwrap_or(u32::MAX));

@@ -49,7 +49,7 @@ const MAX_UNAVAILABLE: IntOrPercent = IntOrPercent::Percent(5);
 const BOOT: Duration = Duration::from_secs(5);
 /// Time limit for hosts to join.
 const JOIN: Duration = Duration::from_mins(30);
-/// Metric of the bytes in etcd's write-ahead log. The size of etcd's database is no measure: compaction reduces it.
+/// Metric of the bytes in etcd's write-ahead log. The size of etcd's database is not a measure: compaction reduces it.
 const ETCD_BYTES: &str = "etcd_disk_wal_write_bytes_total";
 
 /// Runs the profiles, one after the other, each in a cluster of its own.

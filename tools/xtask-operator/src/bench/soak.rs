@@ -48,6 +48,7 @@ const ENDS: Duration = Duration::from_mins(2);
 const VERSION_GRACE: [&str; 2] = ["--version-grace", "10s"];
 /// Maximum pause between two events, in milliseconds.
 const PAUSE_MS: u64 = 4_000;
+
 /// Causes events until the time is over. Fails if the fleet does not converge or leaves anything behind.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let seed = args.seed.unwrap_or_else(rand::random);
@@ -82,12 +83,12 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     ];
     fields.extend(soak.done.iter().map(|(name, times)| (*name, (*times).into())));
     report::add(&fields);
-    ensure!(wrong.is_empty(), "left behind: {}", wrong.join("; "));
+    ensure!(wrong.is_empty(), "the soak test found: {}", wrong.join("; "));
     Ok(())
 }
 
 fn at(when: &str, what: Vec<String>) -> Vec<String> {
-    what.into_iter().map(|what| format!("{when} {what}")).collect()
+    what.into_iter().map(|what| format!("{when}: {what}")).collect()
 }
 
 /// Running soak test.

@@ -79,8 +79,8 @@ impl Tally {
         (self.disruption + still).as_secs_f64()
     }
 
-    /// Returns the average share of `cap` slots that was used between the first grant and the last. Before and after, fewer hosts are
-    /// left to change than there are slots. `None` without a grant, or if all grants had the same time.
+    /// Returns the average share of `cap` slots that were in use between the first grant and the last. Afterwards, fewer hosts are left to
+    /// change than there are slots. `None` without a grant, or if all grants had the same time.
     pub(super) fn slots_used_ratio(&self, cap: u32) -> Option<f64> {
         self.slots.mean().map(|mean| mean / f64::from(cap))
     }

@@ -28,11 +28,11 @@ Look around:
   kubectl windows-node-pools status --watch
   kubectl windows-node-pools ui
 
-Cut a host off; its node is not Ready after some 30 s. Then let it come back:
+Cut a host off; its node becomes NotReady after about 30 s. Then let it come back:
   touch $DEMO/off/{last}
   rm $DEMO/off/{last}
 
-Remove it from the list: the operator drains, cleans and deletes it:
+Remove the host from the list: the operator drains its node, cleans the host and deletes the node:
   kubectl patch wnp {pool} --type=json \\
     -p '[{{\"op\": \"remove\", \"path\": \"/spec/inventory/hosts/{index}\"}}]'
 
@@ -48,7 +48,7 @@ The operator:
   curl -X PUT -d info,controller=debug http://{admin}/log-level
   curl http://{http}/metrics
 
-Ctrl-C ends everything and leaves nothing behind.",
+Ctrl-C ends everything that runs.",
         dir = world.control_plane.dir().display(),
         bin = kubectl.parent().context("the path of kubectl has no folder")?.display(),
         // The build of the operator puts the plugin beside this program.

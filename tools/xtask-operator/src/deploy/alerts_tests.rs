@@ -285,7 +285,7 @@ fn test(name: &str, alert: &str, series: Series, expected: &[(u32, bool)]) -> Va
 }
 
 #[test]
-fn each_alert_fires_of_its_cause_and_is_silent_when_that_is_intended() {
+fn each_alert_fires_for_its_cause_and_is_silent_while_the_cause_is_intended() {
     let all = alerts();
     let names: BTreeSet<&str> = all.iter().map(|alert| alert.name.as_str()).collect();
     assert_eq!(CASES.iter().map(|case| case.alert).collect::<BTreeSet<_>>(), names);
@@ -351,7 +351,7 @@ pub(super) fn of_the_operator() -> BTreeSet<String> {
 }
 
 #[test]
-fn each_series_of_an_expression_is_one_that_there_is() {
+fn expressions_use_only_existing_series() {
     let known = of_the_operator();
     for Alert { name, expr, .. } in alerts() {
         let series = series_in(&expr);

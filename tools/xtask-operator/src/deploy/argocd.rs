@@ -1,5 +1,6 @@
 //! Health and actions of this project's kinds for Argo CD, in Lua: in the folders of Argo CD, and as merge patches of its ConfigMap and of the
-//! `ArgoCD` object of OpenShift GitOps. The folders are written by hand. A patch has no kind: `kubectl apply` would remove other keys.
+//! `ArgoCD` object of OpenShift GitOps. The folders are written by hand. Patches have no kind, so that `kubectl apply`,
+//! which would remove other keys, refuses them.
 
 use std::{collections::BTreeMap, fs};
 
@@ -64,11 +65,11 @@ pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for (name, about, value) in [
         ("argocd-cm-patch.yaml", CONFIG_MAP, json!({"data": settings})),
-        ("argocd-cm-remove.yaml", "# Takes out what argocd-cm-patch.yaml adds.", json!({"data": nothing})),
+        ("argocd-cm-remove.yaml", "# Removes the keys that argocd-cm-patch.yaml adds.", json!({"data": nothing})),
         ("openshift-gitops-patch.yaml", OPENSHIFT, json!({"spec": {"extraConfig": settings}})),
         (
             "openshift-gitops-remove.yaml",
-            "# Takes out what openshift-gitops-patch.yaml adds.",
+            "# Removes the keys that openshift-gitops-patch.yaml adds.",
             json!({"spec": {"extraConfig": nothing}}),
         ),
     ] {

@@ -19,7 +19,7 @@ fn queries() -> Vec<String> {
 }
 
 #[test]
-fn each_query_needs_only_series_that_there_are() {
+fn queries_use_only_existing_series() {
     let known = of_the_operator();
     assert!(queries().len() > 20);
     let dashboard: Value = serde_json::from_str(GRAFANA).unwrap();

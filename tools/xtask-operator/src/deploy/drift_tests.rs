@@ -122,7 +122,7 @@ fn helm_with(args: &[&str]) -> anyhow::Result<String> {
     chart::helm(&json!({}), args)
 }
 
-/// Installs the chart from a registry, as a user does.
+/// Renders the chart from an archive and from a registry, as Helm does for a user.
 #[test]
 fn a_chart_in_a_registry_is_the_same() {
     let (registry, folder) = (Registry::start().unwrap(), tempfile::tempdir().unwrap());
@@ -274,7 +274,7 @@ const FIXED: &[(&str, &str)] = &[
 fn each_setting_of_the_operator_is_a_value() {
     let command = Run::command();
     for (id, why) in FIXED {
-        assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id} ({why}) is no setting");
+        assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id} ({why}) is not a setting");
     }
     let is_fixed = |arg: &&clap::Arg| FIXED.iter().any(|(id, _)| *id == arg.get_id().as_str());
     let mut of_values: BTreeMap<String, values::Setting> = values::all()

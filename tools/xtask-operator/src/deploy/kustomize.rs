@@ -54,7 +54,8 @@ pub(crate) fn objects() -> Result<Vec<Object>> {
     let mut objects = chart::render("kustomize", values)?;
     for object in &mut objects {
         let file = FILES.iter().find(|(template, _)| *template == object.file);
-        let (_, file) = file.with_context(|| format!("no file of kustomize has what {} renders", object.file))?;
+        let (_, file) =
+            file.with_context(|| format!("no file of kustomize contains the objects of template {}", object.file))?;
         object.file = (*file).to_owned();
     }
     Ok(RENDERED.get_or_init(|| objects).clone())

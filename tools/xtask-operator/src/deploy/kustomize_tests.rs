@@ -13,7 +13,7 @@ pub(super) fn build(folder: &Path) -> anyhow::Result<String> {
     devenv::read(Command::new(binaries::control_plane()?.kubectl).arg("kustomize").arg(folder))
 }
 
-/// Creates a folder below `target/` with these files.
+/// Creates a folder below `target/` with these files and those of `deploy/kustomize`.
 pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     let root = devenv::workspace_root();
     // `target` does not exist if cargo builds elsewhere.

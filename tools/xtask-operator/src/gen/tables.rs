@@ -63,9 +63,9 @@ fn conditions() -> String {
                  `check` prints. A denied certificate request has it in its condition `Denied`.";
     let reasons = Reason::ALL.iter().map(|reason| vec![code(reason.as_str()), reason.meaning().to_owned()]);
     section(&mut page, "Reasons", about, &["reason", "meaning"], reasons);
-    let about = "Those of pools and instances are in the namespace `default`, because these objects have none. The operator writes the same event, with \
+    let about = "Events of pools and instances are in the namespace `default`, because these objects have none. The operator writes the same event, with \
                  the same note, once in ten minutes, and in that time at most ten different notes for one object and reason. Each fault of a list of \
-                 hosts also is an event (`Warning`) of its pool or ConfigMap, and each denied certificate request has one (`Warning`), with the [reason](#reasons).";
+                 hosts is also an event (`Warning`) of its pool or ConfigMap, and each denied certificate request has one (`Warning`), with the [reason](#reasons).";
     let rows = EventReason::FIXED.iter().map(|reason| {
         let on: Vec<String> = reason.regarding().iter().map(|kind| format!("{kind:?}")).collect();
         let about = reason.about().unwrap_or_default();
@@ -97,7 +97,7 @@ fn metrics() -> String {
     labels.sort_unstable();
     labels.dedup();
     let rows = labels.into_iter().map(|(label, meaning)| vec![code(label), (*meaning).to_owned()]);
-    section(&mut page, "Labels", "No label has an address, a user or a key.", &["label", "value"], rows);
+    section(&mut page, "Labels", "No label contains an address, a user or a key.", &["label", "value"], rows);
     page
 }
 
@@ -124,7 +124,7 @@ fn settings() -> String {
             .is_some_and(|run| run.get_arguments().any(|other| other.get_id() == arg.get_id()))
     };
     let columns = ["argument", "variable", "default", "effect"];
-    let about = "They stand before or after the name of the command. Commands that need no cluster take no notice.";
+    let about = "These arguments may stand before or after the name of the command. Commands that do not need a cluster ignore them.";
     section(&mut page, "All commands", about, &columns, client.get_arguments().map(|arg| setting(&client, arg)));
     for (name, command) in subcommands("", &operator).into_iter().chain(subcommands("", &client)) {
         let is_run = name == "run";

@@ -50,7 +50,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 
 /// Writes the overview table, with one row for each payload that a release can have.
 fn combinations(text: &mut String) {
-    let about = "Each row is a release of the operator with one payload, and all that it works with. The sections below say what shows each part.";
+    let about = "Each row is a release of the operator with one payload, and all that it works with. The sections below name the evidence for each part.";
     let builds = VERSIONS.iter().map(|version| version.build.to_string()).collect::<Vec<_>>().join(", ");
     let rows = KUBERNETES.map(|version| {
         let hosts = match version {
@@ -164,7 +164,7 @@ fn kubelets(text: &mut String) {
         "A payload has the kubelet of one minor version. It must not be newer than the oldest API server, and not more than three minor versions older: \
                  the operator refuses another one with `KubeletVersionSkew` (test `kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older`). \
                  `cargo xtask payload --kubernetes` [builds](../guide/upgrade.md#one-payload-for-each-version-of-kubernetes) those of the table; a kubelet of your own must keep to the same rule. \
-                 What is built has the `godebug` settings of upstream's release (test `each_set_has_the_settings_of_go_of_its_programs`), its version, and an empty Git commit, which Go's module proxy does not tell for Kubernetes: the User-Agent ends with `kubernetes/unknown`. \
+                 What is built has the `godebug` settings of upstream's release (test `each_set_has_the_settings_of_go_of_its_programs`), its version, and an empty Git commit, which Go's module proxy does not provide for Kubernetes: the User-Agent ends with `kubernetes/unknown`. \
                  The code of kubelet and kube-proxy of each, built for Windows, takes the arguments and files of nodes under Wine: of each platform (`controller/core/goldens`), and of random pools that the API server takes \
                  ({PROGRAMS}: the oldest and the newest with each change, all by night), and the programs themselves start with them as far as they go without a node."
     );

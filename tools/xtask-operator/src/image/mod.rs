@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Folder for the images, each in the layout of the Open Container Initiative, and for the SBOM.
     #[arg(long, default_value = "target/image")]
     out: PathBuf,
-    /// Compile the operator as for tests: the build takes minutes, and the program is slow.
+    /// Compile the operator as for tests, and leave out the client for Windows: the build takes minutes, and the program is slow.
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let missing = image::missing(args.arch, &programs);
     ensure!(missing.is_empty(), "missing programs: {}; {}", missing.join(", "), args.arch.remedy());
-    is_usable(&args.payload)?;
+    check_payload(&args.payload)?;
     let out = workspace_root().join(&args.out);
     let revision = revision();
     if revision.is_none() {
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Checks that the operator accepts a payload, that all its files are intact, and that services of hosts can be rendered for each of its
 /// versions of Kubernetes. Finds a fault before it is in the cluster.
-fn is_usable(payload: &Path) -> Result<()> {
+fn check_payload(payload: &Path) -> Result<()> {
     let opened = Payload::open(payload).with_context(|| format!("cannot open {}", payload.display()))?;
     opened.verify_all().with_context(|| format!("cannot verify {}", payload.display()))?;
     ReleaseFile::new(VERSION, &"0".repeat(64), opened.by_minor().clone())

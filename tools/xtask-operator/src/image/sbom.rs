@@ -56,6 +56,9 @@ pub(super) fn of(files: &Files) -> Result<String> {
         built(image::CLIENT, &files.client, "controller", files.arch.target())?,
         built("wicd.exe", &files.wicd, "wicd", WINDOWS_TARGET)?,
     ];
+    if let Some(client) = &files.client_for_windows {
+        programs.push(built(&format!("{}.exe", image::CLIENT), client, "controller", WINDOWS_TARGET)?);
+    }
     let mut of_debian = vec![(BUNDLE, "ca-certificates", authorities()?)];
     if must_gather::is_built(files.arch) {
         for (name, package, file) in

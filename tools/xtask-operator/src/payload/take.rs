@@ -49,7 +49,7 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("csi-proxy.exe", "storage drivers that need it cannot attach volumes"),
     ("azure-cloud-node-manager.exe", "no node joins a cluster on Azure with a cloud controller manager"),
 ];
-/// Program without which the others are of no use.
+/// Program that the image must have.
 const REQUIRED: &str = "hybrid-overlay-node.exe";
 /// Folder of the image with the programs. Some are packed, some are in a subfolder.
 const FOLDER: &str = "payload";

@@ -41,7 +41,7 @@ impl Reconciler {
         let config = match &service.prepare {
             None => return Prepared::Ready,
             Some(Prepare::ServiceAccountToken(token)) => {
-                // A running service reads the file again by itself. It ends only if the file is missing at its start.
+                // A running service reloads the token by itself. The file must exist only when the service starts.
                 let missing = || format!("there is no token of the ServiceAccount {} yet", token.service_account);
                 let is_there = if running { Ok(Progress::Ready) } else { self.has_file(&token.path, missing) };
                 let is_done = self.is_done(service, "token", is_there);

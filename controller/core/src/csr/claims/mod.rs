@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_lies_gets_no_name_for_it() {
+    fn a_false_report_adds_no_name_to_a_certificate() {
         let none = Neighbours::default();
         let with = |hostname: &str| {
             let mut status = status();
@@ -220,12 +220,12 @@ mod tests {
             status
         };
         for (about, name, status, machine, says, proven, left) in vec![
-            ("as it is", "win-1", status(), &[][..], &["10.0.0.1", "win-1"][..], "10.0.0.1 win-1", ""),
-            ("its list of addresses", "win-1", status(), &[], &["10.0.0.7"], "10.0.0.1 win-1", "10.0.0.7"),
+            ("no false report", "win-1", status(), &[][..], &["10.0.0.1", "win-1"][..], "10.0.0.1 win-1", ""),
+            ("another address that it reports", "win-1", status(), &[], &["10.0.0.7"], "10.0.0.1 win-1", "10.0.0.7"),
             ("an address of a Service", "win-1", status(), &[], &["10.96.0.1"], "10.0.0.1 win-1", ""),
             ("that of the API server", "win-1", status(), &[], &["10.1.0.5"], "10.0.0.1 win-1", ""),
             (
-                "its host name",
+                "a false host name",
                 "win-1",
                 with("kubernetes.default.svc"),
                 &[],
@@ -234,7 +234,7 @@ mod tests {
                 "",
             ),
             (
-                "a name below",
+                "a name below its own",
                 "win-1",
                 with("win-1.evil.example"),
                 &[],
@@ -242,7 +242,15 @@ mod tests {
                 "10.0.0.1 win-1",
                 "win-1.evil.example",
             ),
-            ("the first part", "win-1.corp.example", with("WIN-1"), &[], &[], "10.0.0.1 win-1 win-1.corp.example", ""),
+            (
+                "the first label of its name",
+                "win-1.corp.example",
+                with("WIN-1"),
+                &[],
+                &[],
+                "10.0.0.1 win-1 win-1.corp.example",
+                "",
+            ),
             (
                 "only a part of the first label",
                 "win-1.corp.example",
@@ -252,9 +260,9 @@ mod tests {
                 "10.0.0.1 win-1.corp.example",
                 "",
             ),
-            ("the name in the list", "kubernetes.default.svc", with("kubernetes"), &[], &[], "10.0.0.1", ""),
+            ("a reserved name in the list", "kubernetes.default.svc", with("kubernetes"), &[], &[], "10.0.0.1", ""),
             (
-                "what its Machine has",
+                "names and addresses of its Machine",
                 "win-1",
                 status(),
                 &["203.0.113.1", "10.96.0.1", "IP-10-0-0-1.ec2.internal", "kubernetes.default"],
@@ -297,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_has_is_not_certified() {
+    fn names_and_addresses_of_other_hosts_are_not_certified() {
         let other: Node = serde_json::from_value(json!({
             "metadata": {"name": "master-0", "labels": {"node-role.kubernetes.io/control-plane": ""}},
             "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
@@ -349,18 +357,22 @@ mod tests {
     }
 
     #[test]
-    fn the_legacy_daemon_speaks_only_for_nodes_that_it_still_keeps() {
+    fn the_legacy_daemon_requests_certificates_only_for_nodes_that_it_still_manages() {
         let none = Neighbours::default();
         let adopted = WindowsInstanceStatus { current_version: Some("legacy".into()), ..status() };
         let applied = Operation { applied: true, ..Operation::default() };
         for (about, status, expected) in [
-            ("taken over as it is", adopted.clone(), true),
-            ("not taken over yet", status(), false),
+            ("adopted and not changed", adopted.clone(), true),
+            ("not adopted yet", status(), false),
             ("it runs our daemon", WindowsInstanceStatus { wicd: Some("x".into()), ..adopted.clone() }, false),
             // The request of an unproven host only waits.
             ("it was never reached", WindowsInstanceStatus::default(), true),
             ("it is being changed", WindowsInstanceStatus { operation: Some(applied), ..adopted.clone() }, false),
-            ("it follows another", WindowsInstanceStatus { current_version: Some("ours".into()), ..adopted }, false),
+            (
+                "it follows another version",
+                WindowsInstanceStatus { current_version: Some("ours".into()), ..adopted },
+                false,
+            ),
         ] {
             let claim = built("win-1", &status, &[], &[], &none);
             let user = expected.then(|| "system:serviceaccount:ns:windows-instance-config-daemon".to_owned());
@@ -369,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_being_cleaned_gets_nothing_any_more() {
+    fn a_host_that_is_being_deconfigured_gets_no_certificate() {
         let none = Neighbours::default();
         for (step, expected) in
             [("Cordon", false), ("Drain", false), ("Deconfigure", true), ("DeleteNode", true), ("Certify", false)]

@@ -79,7 +79,7 @@ fn is_of(name: &str, own: &str) -> bool {
     }
 }
 
-/// Reports whether an address belongs to a Service. `service_cidr` holds one address range, or several separated by commas.
+/// Reports whether an address is in the address ranges of Services. `service_cidr` holds one range, or several separated by commas.
 pub fn is_of_service(service_cidr: &str, ip: IpAddr) -> bool {
     networks(service_cidr).any(|network| contains(network, ip.to_canonical()))
 }
@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_network_and_no_name_is_too_strange(cidr in ".{0,40}", url in ".{0,40}", name in ".{0,40}", ip: IpAddr) {
+        fn any_network_and_any_name_can_be_checked(cidr in ".{0,40}", url in ".{0,40}", name in ".{0,40}", ip: IpAddr) {
             let cluster = Cluster { service_cidr: cidr, api_server: url, ..Cluster::default() };
             let reserved = Reserved::of(&cluster, false);
             reserved.allows_address(ip);

@@ -1,11 +1,11 @@
-//! Grants for operations on nodes, in the order of their precedence.
+//! Grants for operations on nodes. [`super::decide`] considers them in the order of their precedence.
 
 use api::{Disruption, GrantType, RemediationType};
 
 use super::{Candidate, GrantDecision, Granting, PendingChange, Plan};
 use crate::rollout::{
     budgets::Budget,
-    candidate::{has, has_its_maintenance, is_granted, is_maintained, is_repeated, later, number},
+    candidate::{has, has_unused_maintenance, is_granted, is_maintained, is_repeated, later, number},
 };
 
 impl<'a> Plan<'a> {
@@ -16,10 +16,10 @@ impl<'a> Plan<'a> {
             return;
         }
         // A slot that the last maintenance has used becomes free in the next decision.
-        let is_next = |s: &Candidate| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s));
+        let is_next = |s: &Candidate| has_unused_maintenance(s) || !(is_repeated(s) || is_maintained(s));
         let mut candidates = self.to_be_maintained(|s| is_next(s) && self.is_free(s));
         // Nodes that already have the grant go first. Of the others, nodes whose maintenance a user requests on the instance go first.
-        candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
+        candidates.sort_by_key(|s| (!has_unused_maintenance(s), s.maintenance, s.available, &s.name));
         self.give_maintenance(candidates);
     }
 
@@ -186,7 +186,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants image pulls ahead of use, on a few hosts at a time. No pod is disturbed: only the budget of pulls applies, and no window.
+    /// Grants image pulls ahead of use, on a few hosts at a time. No pod is disturbed, so that only the budget of pulls applies, and windows do not.
     pub(super) fn pull_images(&mut self) {
         if self.limits.paused {
             return;
@@ -205,8 +205,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Reports whether the state of a node allows another operation to begin, even if the node has a grant with which it only waits: a node that has
-    /// all files for its change may wait for its turn for days, and does not need its grant for that.
+    /// Reports whether the state of a node allows another operation to begin. A grant to stage does not prevent that if the node already has all
+    /// files: the node may wait for its turn for days, and does not need the grant for that.
     fn is_idle(&self, candidate: &Candidate) -> bool {
         let idles = candidate.staged && candidate.grant == Some(GrantType::Stage) && self.is_kept(candidate);
         let is_ours = candidate.joined && !candidate.held && !candidate.leaving;
@@ -232,8 +232,8 @@ impl<'a> Plan<'a> {
         self.limits.remediation != RemediationType::None && may_be_repaired(candidate)
     }
 
-    /// Reports whether a node is repaired before it is sent another version. After a failed attempt it is not, unless a user requests the repair:
-    /// perhaps only the other version can fix the node.
+    /// Reports whether a node is repaired before files of another version are copied to its host. After a failed attempt it is not, unless a user
+    /// requests the repair: perhaps only the other version can fix the node.
     fn is_repaired_first(&self, candidate: &Candidate) -> bool {
         (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
     }

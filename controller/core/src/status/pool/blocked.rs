@@ -72,7 +72,7 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait>
     Some(Wait::new(Cause::Cordon, message))
 }
 
-/// Returns the wait for nodes that do not work, or for other pools, that use up the budget.
+/// Returns the wait for the nodes that use up the budget because they are cordoned or not Ready, or for other pools that use it up.
 pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     let n = decision.waiting.len();
     let wait = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
@@ -80,7 +80,7 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
         UsedUp::Unavailable { nodes, cap, .. } => (
             Cause::NotWorking,
             format!(
-                "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not Ready or cordoned. Repair or uncordon {}, or hold {} so that it does not count: {}",
+                "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} cordoned or not Ready. Repair or uncordon {}, or hold {} so that it does not count: {}",
                 first_names(nodes),
                 if nodes.len() == 1 { "is" } else { "are" },
                 if nodes.len() == 1 { "it" } else { "them" },

@@ -181,7 +181,7 @@ impl<'a> View<'a> {
             _ => format!("{} of {all} nodes Ready, {} updated", groups.ready.len(), groups.updated),
         };
         let with = |message: &str| {
-            // A missing Secret fails hosts and also blocks the change of keys: its message appears once.
+            // A missing Secret makes hosts fail and also blocks the change of keys: its message appears once.
             let asides = self.asides().filter(|aside| !message.contains(aside));
             let parts = [nodes.as_str(), message].into_iter().map(str::to_owned).chain(asides);
             parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
@@ -246,7 +246,8 @@ impl<'a> View<'a> {
     }
 
     /// Returns facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes
-    /// without reports of wicd, and keys and accounts that cannot be used. None of these facts alone makes the pool not Ready.
+    /// without reports of wicd, nodes that cannot use their accounts, and keys that cannot be changed. None of these facts alone makes the pool not
+    /// Ready.
     fn asides(&self) -> impl Iterator<Item = String> {
         let members = self.seen.members;
         let is_said = |reason| self.held.as_ref().is_some_and(|held| held.reason() == reason);
@@ -284,8 +285,8 @@ impl<'a> View<'a> {
         Some((why, message))
     }
 
-    /// Returns [`kind::STALLED`]: True if only a user can help, or an operation has lasted or failed for too long. An operation that lasts for too
-    /// long in a paused pool does not count if that is the only fault: kstatus would call the pool failed.
+    /// Returns [`kind::STALLED`]: True if only a user can help, or an operation has lasted for too long or has failed for too long or too often. One
+    /// that lasts for too long in a paused pool does not count if that is the only fault: kstatus would call the pool failed.
     pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {

@@ -125,10 +125,10 @@ mod tests {
                 "nodes change to version c: 1 node from a, 49 nodes from b (kubelet's settings)",
             ),
             ("no node is there yet", Value::Null, of(None, "b", true, false), &[], ""),
-            ("it goes on", on("b"), on("b"), &[("a", 1)], ""),
+            ("it continues", on("b"), on("b"), &[("a", 1)], ""),
             ("it is over", on("b"), of(Some("a"), "b", true, false), &[("b", 1)], "all nodes follow version b"),
             (
-                "all go back",
+                "it is rolled back",
                 on("b"),
                 of(Some("a"), "b", false, true),
                 &[("a", 1)],

@@ -12,7 +12,7 @@ use super::{
     ObservedPool, blocked,
     conditions::in_brackets,
     groups::{Groups, standstill},
-    trouble::{Trouble, too_many_unhealthy},
+    trouble::{Trouble, invalid_window, too_many_unhealthy},
 };
 use crate::{
     enumeration::{counted, first_names},
@@ -60,7 +60,7 @@ impl Held {
         }
     }
 
-    /// Reports whether the wait ends with time, or with a decision that is still to be made.
+    /// Reports whether a pool counts as progressing because of the wait, see [`Cause::counts_as_progress`].
     pub(super) fn counts_as_progress(&self) -> bool {
         matches!(self, Self::Waits(wait) if wait.cause.counts_as_progress())
     }
@@ -98,7 +98,7 @@ pub(super) fn held(
         return stalled(Reason::FailureLimitReached, message, *rolled_back);
     }
     if let Err(error) = seen.window {
-        return stalled(error.reason(), error.to_string(), false);
+        return stalled(error.reason(), invalid_window(error), false);
     }
     if waiting.is_empty() {
         return blocked::withheld(seen.members).or_else(|| blocked::on_hold(seen.members)).map(Held::Waits);

@@ -246,7 +246,7 @@ pub fn planned(
             match refused_node {
                 None => put(kind::READY, Status::True, Reason::Planned, &message),
                 Some((why, first)) => {
-                    put(kind::READY, Status::False, why, &format!("{message}. Before, correct {first}"));
+                    put(kind::READY, Status::False, why, &format!("{message}. Before that, correct {first}"));
                 }
             }
         }

@@ -4,7 +4,10 @@ use api::{GrantType, Pause, Reason, RemediationType, WindowsNodePool};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{super::shown, ObservedPool, failure, groups::Groups};
-use crate::{enumeration::first_names, rollout::member::Member};
+use crate::{
+    enumeration::first_names,
+    rollout::{maintenance_window::WindowError, member::Member},
+};
 
 /// Maximum number of kinds of trouble in a message.
 const SHOWN: usize = 3;
@@ -14,7 +17,7 @@ const SHOWN: usize = 3;
 pub(super) struct Trouble {
     /// Reason for conditions.
     pub reason: Reason,
-    /// Message with the fault, its object and the remedy.
+    /// Message that names the fault and the affected objects.
     pub message: String,
 }
 
@@ -58,7 +61,12 @@ fn source(seen: &ObservedPool<'_>) -> Option<Trouble> {
 
 /// Returns the trouble with maintenance windows that cannot be read, so that nothing can be changed.
 fn window(seen: &ObservedPool<'_>) -> Option<Trouble> {
-    seen.window.err().map(|error| Trouble::new(error.reason(), error.to_string()))
+    seen.window.err().map(|error| Trouble::new(error.reason(), invalid_window(error)))
+}
+
+/// Returns the message for a maintenance window that cannot be used, with its consequence.
+pub(super) fn invalid_window(error: &WindowError) -> String {
+    format!("{error}. Until then, no update of a node begins in this pool")
 }
 
 /// Returns the trouble with too many nodes that are not Ready or are lost: a user must find the common cause.
@@ -95,7 +103,7 @@ fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
     (!lost.is_empty()).then(|| Trouble::new(Reason::NodesLost, message()))
 }
 
-/// Returns the trouble with nodes that are not Ready, with the time when the first of them is repaired, if it is known.
+/// Returns the trouble with nodes that are not Ready, with the start time and the repair of the first one, if they are known.
 fn not_ready(
     pool: &WindowsNodePool,
     pause: Option<Pause>,

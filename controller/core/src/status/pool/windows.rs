@@ -91,6 +91,6 @@ mod tests {
         assert_eq!((builds.len(), behind(&builds)), (100, 100));
         let shown = shown(builds);
         assert_eq!(shown.len(), MAX_BUILDS);
-        assert!(shown.iter().any(|b| b.build == "10.0.20348.5"), "that of the most hosts");
+        assert!(shown.iter().any(|b| b.build == "10.0.20348.5"), "the build of the most hosts is missing");
     }
 }

@@ -1,4 +1,4 @@
-// Objects by key, as the server sends them: `pool/NAME`, `host/NAME` and `cluster`. Texts of hosts are hostile: they are only ever set as text.
+// Objects by key, as the server sends them: `pool/NAME`, `host/NAME` and `cluster`. Texts from hosts are untrusted, so they are set only as text.
 
 const STATES = {
   failed: ["✖", "failed"],
@@ -24,7 +24,7 @@ function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Links to the explanation of a reason, which the command serves. Without a reason, there is no link. */
+/** Links to the explanation of a reason, which the command serves. Removes the link if there is no reason. */
 function explain(link, reason) {
   if (link.textContent === reason) return;
   link.textContent = reason;
@@ -32,13 +32,13 @@ function explain(link, reason) {
   else link.removeAttribute("href");
 }
 
-/** Ends of the ranges in which kubectl shows an age in these units: the larger one, and perhaps the smaller one, in seconds. */
+/** Ranges of ages, as in kubectl: the exclusive end in seconds, the larger unit and its seconds, and the smaller unit and its seconds, if shown. */
 const AGES = [
   [120, "s", 1], [600, "m", 60, "s", 1], [10800, "m", 60], [28800, "h", 3600, "m", 60], [172800, "h", 3600],
   [691200, "d", 86400, "h", 3600], [63072000, "d", 86400], [252288000, "y", 31536000, "d", 86400], [Infinity, "y", 31536000],
 ];
 
-/** Time since or until then, as kubectl and the command `status` have it. */
+/** Returns the time since a past time, or until a future one, in the format of kubectl and of the command `status`. */
 export function age(time, now = Date.now()) {
   if (!time) return "";
   const seconds = Math.floor(Math.abs(now - Date.parse(time)) / 1000);
@@ -47,7 +47,7 @@ export function age(time, now = Date.now()) {
   return `${Math.floor(seconds / size)}${unit}${rest ? `${rest}${small}` : ""}`;
 }
 
-/** Message with ages in place of its times, as in the command `status`. */
+/** Returns the message with ages in place of its times, as the command `status` shows it. */
 export function withAges(message, now = Date.now()) {
   return message.replace(/\b(since|next try|begins at) (\d{4}-[\dT:-]+Z)/g, (whole, word, time) => {
     const isPast = Date.parse(time) <= now;
@@ -57,7 +57,7 @@ export function withAges(message, now = Date.now()) {
   });
 }
 
-/** Sets the children of a list by key, and moves only those that are elsewhere: the focus stays where it is. */
+/** Makes the wanted elements the children of `parent`, and moves only those that are in another place, so that the focus is kept. */
 function keep(parent, wanted) {
   wanted.forEach((element, at) => {
     if (parent.children[at] !== element) parent.insertBefore(element, parent.children[at] ?? null);
@@ -163,7 +163,7 @@ function card(pool, all, listed, wanted) {
   put($(".message", element), pool.observed ? message : `The operator has not observed the latest change. Previous status: ${message}`);
   keep($(".refused", element), pool.refused.map((entry) => {
     const item = document.createElement("li");
-    put(item, `${entry.host} refused, ${entry.reason}: ${entry.message}`);
+    put(item, `${entry.host} is refused (${entry.reason}): ${entry.message}`);
     return item;
   }));
   const details = $("details", element);

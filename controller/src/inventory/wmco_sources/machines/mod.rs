@@ -53,7 +53,10 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
                 return SourceOutcome::Unknown(trouble, None);
             }
             Err(error) => {
-                let message = format!("{source} could not be read: {}", crate::runtime::errors::api_message(&error));
+                let message = format!(
+                    "{source} could not be read: {}; the operator retries, and the hosts stay as they are",
+                    crate::runtime::errors::api_message(&error)
+                );
                 let next = clock::now().checked_add(RETRY).ok();
                 return SourceOutcome::Unknown(temporary(Reason::ApiError, message), next);
             }

@@ -116,7 +116,8 @@ fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>
     node::ready(node).0 && complete && !changes
 }
 
-/// Returns the state of a host that refuses every key of its list. `None` if it does not, or if this is not known, as after a change of the list.
+/// Returns the state of a host that refuses every key of its list, with the reason to keep its Machine, if there is one. `None` if no refusal is
+/// known for the pool's current list of keys.
 async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) -> Option<Refuses> {
     let status = instance.status.as_ref()?;
     // Secrets are read only for hosts that refuse keys.
@@ -222,7 +223,7 @@ impl<'a> Found<'a> {
     }
 
     fn failed(&self, cx: &Context, what: &str, error: &kube::Error) {
-        let what = format!("{what}: {}", crate::runtime::errors::api_message(error));
+        let what = format!("{what}; the operator retries: {}", crate::runtime::errors::api_message(error));
         self.report(cx, EventReason::MachineDeletionFailed, &what);
     }
 
@@ -253,8 +254,9 @@ impl<'a> Found<'a> {
         }
         if !user_data::lets_in(cx, &source.namespace, keys).await? {
             return Ok(Objection::Of(format!(
-                "the user data in the Secret {}/{USER_DATA_SECRET} is missing, or has none of the keys of its pool that can be read, so a new host \
-                 would refuse them, too: store one of these keys in the Secret cloud-private-key, from which the operator writes the user data",
+                "the user data in the Secret {}/{USER_DATA_SECRET} is missing, or has none of the keys of its pool (a key whose Secret cannot be read does \
+                 not count), so a new host would refuse the operator, too: store a key of the pool in the Secret cloud-private-key, and the operator \
+                 writes it to the user data",
                 source.namespace
             )));
         }

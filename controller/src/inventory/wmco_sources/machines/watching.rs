@@ -186,7 +186,7 @@ async fn keep_pools(cx: &Context) {
             Act::Drop(name) => drop_pool(cx, name).await,
             Act::Taken(name, source) => {
                 let note = format!(
-                    "no pool reads {source}: the pool {name} has another source of hosts. Set inventory.machineSetRef of a pool to it"
+                    "no pool reads {source}, so its Machines do not become nodes: the pool {name} has another source of hosts. To use these Machines, name {source} in inventory.machineSetRef of a pool"
                 );
                 if let Some(set) = sets.iter().find(|s| s.source == *source) {
                     cx.events.say_of(set.reference.clone(), EventReason::PoolTaken, "AdaptSource", &note);

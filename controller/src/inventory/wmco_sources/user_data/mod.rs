@@ -59,8 +59,8 @@ pub(super) async fn lets_in(cx: &Context, namespace: &str, keys: &[SecretKeyRef]
     let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
     let secret = api.get_opt(USER_DATA_SECRET).await?;
     let Some(text) = secret.as_ref().and_then(text) else { return Ok(false) };
-    let lines = cx.hosts.secrets.keys(keys).await.map(|(keys, _)| keys).unwrap_or_default();
-    Ok(lines.iter().any(|key| carries(&text, &key.identity.authorized_key())))
+    let readable = cx.hosts.secrets.keys(keys).await.map(|(keys, _)| keys).unwrap_or_default();
+    Ok(readable.iter().any(|key| carries(&text, &key.identity.authorized_key())))
 }
 
 fn text(secret: &Secret) -> Option<Cow<'_, str>> {
@@ -86,7 +86,11 @@ pub(super) async fn keep(cx: &Context) -> bool {
             Ok(written) => changed |= written,
             Err(error) => {
                 let error = crate::runtime::errors::api_message(&error);
-                tracing::warn!(error, namespace, "failed to reconcile the user data of Machines");
+                tracing::warn!(
+                    error,
+                    namespace,
+                    "the Secret {USER_DATA_SECRET} could not be read or written, so new Machines may refuse the operator's key; the operator retries"
+                );
             }
         }
     }
@@ -195,7 +199,7 @@ mod tests {
         ] {
             assert_eq!(carries(&text, PUBLIC), expected, "{about}");
         }
-        assert!(!carries("anything", ""), "no key is not every key");
+        assert!(!carries("anything", ""), "an empty key is in no user data");
     }
 
     proptest! {

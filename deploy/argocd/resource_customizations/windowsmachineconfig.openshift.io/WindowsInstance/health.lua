@@ -14,7 +14,7 @@ local function is(kind, value)
   return conditions[kind] ~= nil and conditions[kind].status == value
 end
 
--- What ends by a user's decision or at the opening of a window. Nothing is wrong.
+-- Reasons of a wait that ends by a user's decision or when a maintenance window opens. Nothing is wrong.
 local waits = {
   Paused = true,
   Planned = true,

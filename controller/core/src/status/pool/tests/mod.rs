@@ -50,7 +50,7 @@ fn a_pool_is_summed_up() {
             "1 of 2 nodes Ready; not Ready: h1",
         ),
         (
-            "deleted by hand and still listed: it comes back",
+            "deleted by hand and still listed: it joins again",
             &[Ready, Removing],
             none,
             "Unknown Progressing, InProgress",
@@ -122,7 +122,7 @@ fn a_pool_is_not_done_while_a_node_is_not_ready() {
 }
 
 #[test]
-fn saying_it_twice_changes_nothing() {
+fn a_second_update_changes_nothing() {
     let mut scene = Scene::of(pool(2), [ready("h0"), member("h1", Phase::Failed)]);
     let first = scene.status();
     scene.pool.status = Some(first.clone());
@@ -288,7 +288,11 @@ fn what_takes_too_long_is_stalled_but_goes_on() {
     // No event comes at that time: a timer must trigger the reconcile.
     let next = |members: &[Member]| next_deadline(members, &pool(), None, &Decision::default(), now());
     assert_eq!(next(&[failed(59 - 40), failed(59)]), Some(seconds_ago(-1)));
-    assert_eq!(next(&[failed(59 - 40), failed(60)]), Some(seconds_ago(-41)), "what is past is no time to wake at");
+    assert_eq!(
+        next(&[failed(59 - 40), failed(60)]),
+        Some(seconds_ago(-41)),
+        "a time in the past triggers no reconcile"
+    );
     assert_eq!(next(&[ready("h0")]), None);
 }
 

@@ -60,8 +60,8 @@ fn the_cause_for_which_a_rollout_waits_is_the_reason() {
         ),
         ("soaking", false, soaking, open(), "Unknown Progressing, Waiting, InProgress"),
         ("failed", false, limit(false), open(), "False FailureLimitReached, FailureLimitReached, Failed"),
-        ("taken back", true, limit(true), open(), "False FailureLimitReached, FailureLimitReached, Failed"),
-        ("a window that means nothing", false, Free, wrong(), "False InvalidWindow, InvalidWindow, Failed"),
+        ("rolled back", true, limit(true), open(), "False FailureLimitReached, FailureLimitReached, Failed"),
+        ("a malformed window", false, Free, wrong(), "False InvalidWindow, InvalidWindow, Failed"),
     ] {
         let scene = Scene { course: course(hold), window, ..half_way(moves) };
         let s = scene.status();
@@ -122,7 +122,7 @@ fn a_node_whose_host_cannot_be_sent_the_next_version_is_reported() {
         ("it has just failed", failing(10, true, false), 80, 1, ""),
         ("it fails, but the rollout has just begun", failing(500, true, false), 30, 1, ""),
         ("it has failed for too long", failing(70, true, false), 80, 1, "ProgressDeadlineExceeded"),
-        ("there is nothing to be sent any more", failing(500, false, false), 800, 0, ""),
+        ("no change is pending any more", failing(500, false, false), 800, 0, ""),
         ("it is held", failing(500, true, true), 800, 0, ""),
     ] {
         let start_time = seconds_ago(began).into();

@@ -1,4 +1,4 @@
-//! Tests of the column STATUS, which names the worst trouble first.
+//! Tests of the message of the condition Ready (column MESSAGE), which names the worst trouble first.
 
 use api::{DrainStatus, Reason, Remediation, RemediationType, Step};
 
@@ -165,7 +165,7 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
 }
 
 #[test]
-fn a_repair_is_no_update() {
+fn a_repair_is_not_an_update() {
     let status = described(pool(2), [repairing("h0"), ready("h1")]);
     let of = |type_| (condition(&status, type_).0, condition(&status, type_).1);
     assert_eq!((of(kind::UPDATING), of(kind::DEGRADED)), (("True", "Progressing"), ("True", "NodeNotReady")));
@@ -183,7 +183,7 @@ fn a_restart_that_waits_for_its_window_names_it() {
 }
 
 #[test]
-fn the_cause_why_a_node_is_not_repaired_is_named() {
+fn the_reason_why_a_node_is_not_repaired_is_named() {
     let mut without = pool(1);
     without.spec.remediation = Some(Remediation { type_: Some(RemediationType::None), ..Remediation::default() });
     for (pool, expected) in [
@@ -197,7 +197,7 @@ fn the_cause_why_a_node_is_not_repaired_is_named() {
 }
 
 #[test]
-fn the_cause_why_a_paused_pool_is_not_deleted_is_named() {
+fn the_reason_why_a_paused_pool_is_not_deleted_is_named() {
     for (rollout, reason, expected) in [
         (None, "Progressing", "being deleted; 1 leaving: h0"),
         (
@@ -242,12 +242,12 @@ fn the_first_refused_entries_are_in_the_status_with_their_reasons() {
 }
 
 #[test]
-fn a_node_that_would_not_be_adopted_is_said_before_the_takeover() {
+fn a_node_that_would_not_be_adopted_is_named_before_the_takeover() {
     let with = |node| planned(&pool(1), &[], 1, &[], &[], node, now());
     let refused = with(Some((Reason::HostUnproven, "h0: list its key".to_owned())));
     let (ready, reason, message) = condition(&refused, kind::READY);
     assert_eq!((ready, reason), ("False", "HostUnproven"));
-    assert!(message.ends_with("Before, correct h0: list its key"), "{message}");
+    assert!(message.ends_with("Before that, correct h0: list its key"), "{message}");
     assert_eq!(condition(&with(None), kind::READY).0, "True");
 }
 
@@ -274,7 +274,7 @@ fn a_node_in_maintenance_is_no_trouble_unless_its_host_never_ends_it() {
     let long_ago = seconds_ago(48 * 3600);
     for (name, by, handed_back, failures, degraded, stalled) in [
         ("a user may take long", Some(By::Person), long_ago, false, "False", ""),
-        ("who may write the Node may not", Some(By::Node), long_ago, false, "False", "True"),
+        ("a client that may write only the Node may not", Some(By::Node), long_ago, false, "False", "True"),
         ("a host may not", Some(By::Host), long_ago, false, "False", "True"),
         ("it was handed back just now", None, now(), false, "False", ""),
         ("it was handed back long ago", None, long_ago, false, "False", "True"),

@@ -1,4 +1,4 @@
--- Any new value counts, and the resource version changes with each.
+-- Any new value is a request. The resource version is new after each change.
 if obj.metadata.annotations == nil then
   obj.metadata.annotations = {}
 end

@@ -1,4 +1,4 @@
--- An annotation, so that a manifest in Git stays as it is. It names the version: a later one is not approved by it.
+-- An annotation, so that the manifest in Git need not change. It names a version, and does not approve a later one.
 if obj.metadata.annotations == nil then
   obj.metadata.annotations = {}
 end

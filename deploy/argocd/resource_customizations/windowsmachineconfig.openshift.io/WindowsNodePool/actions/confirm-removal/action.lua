@@ -1,4 +1,4 @@
--- The number confirms the removal that waits now. If it is another one by then, nothing leaves.
+-- The number confirms the removal that waits now. If another number of hosts waits by then, none is removed.
 if obj.metadata.annotations == nil then
   obj.metadata.annotations = {}
 end
