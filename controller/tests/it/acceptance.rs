@@ -202,7 +202,7 @@ async fn a_failed_run_leaves_nothing() -> Result<()> {
     child.kill().await?;
     ensure!(!bed.left().await?.is_empty(), "a killed process has removed what it made");
     let (code, table, progress) = bed.run(&["--yes", "--timeout", "30s"]).await?;
-    ensure!(progress.contains("has left acceptance-"), "{progress}");
+    ensure!(progress.contains("has left objects with these names: acceptance-"), "{progress}");
     let rows = of_table(&table);
     ensure!(code == Some(1) && rows["join"].0 == "failed" && rows["update"].0 == "skipped", "{table}");
     ensure!(rows["removal"].0 == "passed" && table.contains("Nothing is left."), "{table}");

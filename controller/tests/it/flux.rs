@@ -336,7 +336,7 @@ async fn is_verified(scene: &Scene<'_>) -> Result<()> {
         return Ok(());
     }
     scene.apply(true).await?;
-    scene.refuses("never verified", reason, "set its spec.verify", None, Then::Stalls).await?;
+    scene.refuses("never verified", reason, "set spec.verify of the object", None, Then::Stalls).await?;
     let says = |status| json!({"conditions": [{"type": "SourceVerified", "status": status, "message": "no key"}]});
     source.says(says("True")).await?;
     scene.until_ready(3, "main@sha1:d2").await?;

@@ -187,7 +187,7 @@ fn fuzz_targets(seconds: u64) -> Result<()> {
 const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "8"];
 
 /// Integration tests whose fleets keep all processors busy. They run after the others, which mostly wait.
-const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine::", "wine_overlay::"];
+const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::"];
 
 /// Number of `BUSY` tests that run at once, as some of them also wait.
 const BUSY_TEST_THREADS: &str = "4";
