@@ -192,6 +192,9 @@ const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::"];
 /// Number of `BUSY` tests that run at once, as some of them also wait.
 const BUSY_TEST_THREADS: &str = "4";
 
+/// Packages with few integration tests, which end within a minute.
+const SMALL: [&str; 3] = ["gitops", "testbed", "xtask-operator"];
+
 /// Integration tests with programs of other projects, which take half an hour to build: they run only in the nightly check.
 const JUDGES: &str = "judges::";
 
@@ -202,7 +205,9 @@ const AT_ONCE: &str = "14";
 fn all_tests() -> Result<()> {
     let logs = empty_audit_logs()?;
     let logs = logs.to_str().context("the folder's name is not UTF-8")?;
-    let mut others = vec!["--test", "it", "--", "--test-threads", AT_ONCE];
+    let small = ["--exclude", "controller", "--test", "it", "--", "--test-threads", AT_ONCE];
+    let mut others: Vec<&str> = SMALL.iter().flat_map(|package| ["--exclude", package]).collect();
+    others.extend(["--test", "it", "--", "--test-threads", AT_ONCE]);
     others.extend(BUSY.iter().chain(&[JUDGES]).flat_map(|other| ["--skip", other]));
     let busy = [&["--test", "it", "--", "--test-threads", BUSY_TEST_THREADS], BUSY].concat();
     // Control planes live for seconds: less garbage collection saves time and costs memory.
@@ -211,15 +216,15 @@ fn all_tests() -> Result<()> {
     cargo(&["test", "--locked", "--workspace", "--lib", "--bins", "--test", "it", "--no-run"])?;
     let code = cargo_test(BESIDE_THE_CODE, &variables, None)?;
     let docs = cargo_test(&["--doc"], &variables, None)?;
-    let (others, busy) = thread::scope(|scope| {
+    let (others, busy, small) = thread::scope(|scope| {
         let (running, ended) = mpsc::channel();
         let others = scope.spawn(|| cargo_test(&others, &variables, Some(running)));
         // Nothing is sent: the sender is dropped when few tests are left.
         let _ = ended.recv();
-        let busy = cargo_test(&busy, &variables, None);
-        (others.join(), busy)
+        let (busy, small) = (cargo_test(&busy, &variables, None), cargo_test(&small, &variables, None));
+        (others.join(), busy, small)
     });
-    report([code, docs, others.map_err(|_| anyhow!("the thread of a cargo command panicked"))??, busy?])
+    report([code, docs, others.map_err(|_| anyhow!("the thread of a cargo command panicked"))??, busy?, small?])
 }
 
 /// Runs a choice of tests.

@@ -27,7 +27,7 @@ const WICD_LOG: &str = "wicd/windows-instance-config-daemon.exe.INFO";
 /// Certificate of the row `trusted-certificates`. Its private key was discarded, and it may sign only for `acceptance.invalid`.
 pub(super) const CERTIFICATE: &str = include_str!("certificate.pem");
 /// Pod capacity of the node after the row `update`.
-const PODS: i64 = 97;
+pub(super) const PODS: i64 = 97;
 /// Reason of the maintenance request, which the operator reports.
 const REASON: &str = "acceptance";
 /// Seconds for which `wicd.exe maintenance` waits on the host, less than the timeout of a command there.
@@ -38,6 +38,11 @@ const SERVICE: &str =
 
 /// Interval and timeout of the log-ins that measure how long the host does not answer.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// Reason why a row cannot be tried on this host or with these arguments.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotHere(pub(crate) &'static str);
 
 /// Acceptance run on a host.
 pub(crate) struct Run {

@@ -99,7 +99,7 @@ impl Run {
         Ok(message)
     }
 
-    async fn check_results(&self, api_server: Option<String>) -> anyhow::Result<Vec<Value>> {
+    pub(super) async fn check_results(&self, api_server: Option<String>) -> anyhow::Result<Vec<Value>> {
         let wicd = self.args.wicd.clone().context("needs --wicd")?;
         let (address, login) = (self.args.host.clone(), self.args.login.clone());
         let asked = CheckHost {

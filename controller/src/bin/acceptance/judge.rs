@@ -122,7 +122,7 @@ pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
 }
 
 /// Returns the process ids of a program from `tasklist /fo csv /nh`. Its message that there is no process has another format.
-fn processes(output: &Output, program: &str) -> Option<Vec<u32>> {
+pub(super) fn processes(output: &Output, program: &str) -> Option<Vec<u32>> {
     let id = |line: &str| {
         let (name, rest) = line.trim().strip_prefix('"')?.split_once("\",\"")?;
         rest.split('"').next()?.parse().ok().filter(|_| name.eq_ignore_ascii_case(program))

@@ -6,6 +6,7 @@ mod first_acts;
 mod first_hour;
 mod host;
 mod judge;
+mod last_acts;
 mod networks;
 mod prepared;
 mod rows;
@@ -29,7 +30,7 @@ use tokio::{
 };
 
 use self::{
-    acts::Run,
+    acts::{NotHere, Run},
     host::{Host, Kind},
     judge::{FAILED, Outcome, Output, PASSED, SKIPPED, failed, passed, skipped},
     rows::{How, Need, ROWS, Row},
@@ -105,7 +106,7 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(&args.cluster).await?;
     let danger = format!(
-        "This makes the host {} a node of the {title}, restarts it several times, runs a pod that uses all of its memory, drains it for maintenance, kills kubelet and its log runner, replaces `kubelet.exe` for some minutes, pulls an image, changes its settings, removes it, and lets it join and leave once more. On the \
+        "This makes the host {} a node of the {title}, restarts it several times, runs a pod that uses all of its memory, drains it for maintenance, kills and suspends kubelet, kills its log runner, replaces `kubelet.exe` for some minutes, pulls an image, changes its settings, removes it, and lets it join and leave once more. On the \
          cluster it creates one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
          What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
         args.host, args.namespace
@@ -267,7 +268,10 @@ async fn run_row(run: &Run, row: &Row) -> (Outcome, Vec<(&'static str, Output)>)
             Err(error) => (Err(error), Vec::new()),
         },
     };
-    let outcome = result.unwrap_or_else(|error| failed(error_text(&error)));
+    let outcome = result.unwrap_or_else(|error| match error.downcast_ref() {
+        Some(NotHere(why)) => skipped(why),
+        None => failed(error_text(&error)),
+    });
     let has_failed = outcome.result == FAILED;
     (outcome, if has_failed { printed } else { Vec::new() })
 }

@@ -40,7 +40,7 @@ const LEFT: &str = r"(if exist C:\k\acceptance* (dir /b C:\k\acceptance*) else e
 
 impl Run {
     /// Runs commands on the host that must all succeed.
-    async fn succeed(&self, commands: &[&str]) -> anyhow::Result<()> {
+    pub(super) async fn succeed(&self, commands: &[&str]) -> anyhow::Result<()> {
         let outputs = self.host.run(commands).await?;
         let failed = commands.iter().zip(&outputs).find(|(_, output)| output.status != Some(0));
         ensure!(failed.is_none(), "a command failed on the host: {failed:?}");

@@ -104,9 +104,11 @@ pub(crate) const ROWS: &[Row] = &[
     host("client-certificate", &[r"dir C:\var\lib\kubelet\pki", r"icacls.exe C:\k\kubeconfig"], judge::client_certificate),
     host("logins", &[r"icacls.exe C:\var\lib\kubelet\config.json"], judge::logins),
     host("antivirus-exclusion", &[r#"reg.exe query "HKLM\SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions\Processes""#], judge::antivirus_exclusion),
+    act("lost-exclusion", WINDOWS, |run| Box::pin(run.lost_exclusion())),
     host("containerd-config", &[judge::CONFIG_DUMP], judge::containerd_config),
     host("metadata-route", &[r"type C:\k\wicd\desired.json", "route.exe print -4 169.254.169.254"], networks::metadata_route),
     act("node-log", WINDOWS, |run| Box::pin(run.node_log())),
+    act("support-data", WINDOWS, |run| Box::pin(run.support_data())),
     act("reboot", ANY, |run| Box::pin(run.reboot())),
     act("after-restart", WINDOWS, |run| Box::pin(run.after_restart())),
     host("restart-event", &[events!("EventID=1074")], judge::restart_event),
@@ -129,6 +131,7 @@ pub(crate) const ROWS: &[Row] = &[
     act("replaced-in-use", WINDOWS, |run| Box::pin(run.replaced_in_use())),
     act("update", ANY, |run| Box::pin(run.update())),
     act("rollback", ANY, |run| Box::pin(run.rollback())),
+    act("hung-service", WINDOWS, |run| Box::pin(run.hung_service())),
     host("old-programs", &[r"(if exist C:\k\*.old-* (dir /b C:\k\*.old-*) else echo none)"], judge::none_left),
     image("drain", IMAGES, |run| Box::pin(run.drain())),
     act("maintenance", ANY, |run| Box::pin(run.maintenance())),
@@ -158,7 +161,7 @@ mod tests {
     /// Rows with a function that depend on Windows itself or on containerd.
     const OF_WINDOWS: &str = "programs api-server-unknown windows-facts cni-directories memory log-rotation pod-network node-log \
                               after-restart pre-pull images-pinned pod-accounts replaced-in-use maintenance-on-host \
-                              patched-restart own-access-list others-files";
+                              patched-restart own-access-list others-files lost-exclusion support-data hung-service";
 
     /// Returns the row ids in the last column of the page's tables.
     fn of_page() -> BTreeSet<&'static str> {
