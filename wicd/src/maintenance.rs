@@ -321,7 +321,11 @@ impl Task<'_> {
             return outcome;
         }
         if *keep {
-            outcome.message += "; the request stays in place (--keep)";
+            outcome.message += if self.request == self.written {
+                "; the request stays in place (--keep)"
+            } else {
+                "; the request may be in place (--keep): run `wicd.exe maintenance status` when the API server answers"
+            };
             return outcome;
         }
         let withdrawn = timeout(self.means.second * WITHDRAWING, async {

@@ -13,11 +13,13 @@ use kube::{
 
 use super::{PoolError, audit::HostEvent, failed};
 use crate::{context::Context, runtime::errors::unless_changed};
-use serde_json::{Value, json};
+use serde_json::json;
 use wnp_core::inventory::instances::{Move, Update, Write, can_have_instances};
 
 /// Maximum number of concurrent writes to the API server for one pool.
 const WRITES: usize = 16;
+/// Maximum number of attempts to return an instance from a pool that is gone.
+const MOVES_BACK: usize = 10;
 
 /// Writes the changes that follow from the inventory and the plan.
 pub(super) async fn apply(pool: &WindowsNodePool, writes: Vec<Write>, cx: &Arc<Context>) -> Result<(), PoolError> {
@@ -48,7 +50,8 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
         }
         // The other pool may have been deleted since the move was decided.
         Write::Update(Update { moves: Some(Move { to, .. }), .. })
-            if !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) => {}
+            if cx.caches.unreadable.has("WindowsNodePool", &to)
+                || !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) => {}
         Write::Update(Update { name, patch, changed, moves, returns }) => {
             // A move is not retried automatically, because the other pool may be gone by then.
             let api = if moves.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
@@ -59,13 +62,10 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                 cx.record_host_event(&written, &HostEvent::Returned);
             }
             match moves {
-                Some(Move { to, back }) => {
-                    if is_received(&cx, &to).await? {
-                        cx.record_host_event(&written, &HostEvent::Moved { to });
-                    } else {
-                        move_back(&cx, &written, back).await?;
-                    }
+                Some(moves) if is_received(&cx, &moves).await? => {
+                    cx.record_host_event(&written, &HostEvent::Moved { to: moves.to });
                 }
+                Some(moves) => move_back(&cx, &written, moves).await?,
                 None if changed => cx.record_host_event(&written, &HostEvent::Changed),
                 None => {}
             }
@@ -94,19 +94,37 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
 
 /// Reports whether the pool to which an instance was moved will have seen the instance before the pool is gone. A pool that was deleted before the
 /// move may have listed its instances already.
-async fn is_received(cx: &Context, to: &str) -> Result<bool, PoolError> {
+async fn is_received(cx: &Context, moves: &Move) -> Result<bool, PoolError> {
     let pools: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
-    let to = pools.get_opt(to).await.map_err(failed("get the pool to which a WindowsInstance was moved"))?;
-    Ok(to.is_some_and(|to| can_have_instances(&to)))
+    let to = pools.get_opt(&moves.to).await.map_err(failed("get the pool to which a WindowsInstance was moved"))?;
+    Ok(to.is_some_and(|to| to.uid() == moves.uid && can_have_instances(&to)))
 }
 
-/// Returns an instance to its pool, unless another client has changed the instance since the move.
-async fn move_back(cx: &Context, moved: &WindowsInstance, mut patch: Value) -> Result<(), PoolError> {
-    patch["metadata"]["resourceVersion"] = json!(moved.resource_version());
+/// Returns an instance to its pool, unless the other pool has seen it, or it is about to be gone. A change of its status in the meantime does not count.
+async fn move_back(cx: &Context, moved: &WindowsInstance, moves: Move) -> Result<(), PoolError> {
     let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
-    let params = PatchParams::apply(MANAGER_POOL);
-    let written = unless_changed(api.patch(&moved.name_any(), &params, &Patch::Merge(patch)).await);
-    written.map(drop).map_err(failed("return a WindowsInstance to its pool"))
+    let (name, params, mut patch) = (moved.name_any(), PatchParams::apply(MANAGER_POOL), moves.back);
+    for _ in 0..MOVES_BACK {
+        let found = api.get_opt(&name).await.map_err(failed("get a moved WindowsInstance"))?;
+        let Some(found) = found.filter(|found| {
+            let is_same = found.uid() == moved.uid() && found.spec.pool_ref.name == moves.to;
+            is_same && found.spec.leaving.is_none() && !found.is_deleting()
+        }) else {
+            return Ok(());
+        };
+        patch["metadata"]["resourceVersion"] = json!(found.resource_version());
+        let written = unless_changed(api.patch(&name, &params, &Patch::Merge(&patch)).await);
+        if written.map_err(failed("return a WindowsInstance to its pool"))?.is_some() {
+            return Ok(());
+        }
+    }
+    let (instance, pool) = (name, moves.to);
+    tracing::warn!(
+        instance,
+        pool,
+        "the host could not be returned from a pool that is gone, because other clients change its WindowsInstance"
+    );
+    Ok(())
 }
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ pub struct Update {
 pub struct Move {
     /// Name of the other pool.
     pub to: String,
+    /// UID of the other pool: a pool that was deleted and created again does not own the instance.
+    pub uid: Option<String>,
     /// Merge patch, without a resource version, that returns the instance to its pool.
     pub back: Value,
 }
@@ -122,7 +124,7 @@ pub fn changes(
                 changes.update.push(Update { returns: true, ..update(json!({"spec": returned(instance)})) });
             }
             Some((to, Some(other))) if takes_over(&other, instance) => {
-                let moves = Some(Move { to: to.clone(), back: moved(pool) });
+                let moves = Some(Move { to: to.clone(), uid: other.uid(), back: moved(pool) });
                 let mut patch = moved(&other);
                 patch["metadata"]["resourceVersion"] = json!(instance.resource_version());
                 changes.update.push(Update { moves, ..update(patch) });

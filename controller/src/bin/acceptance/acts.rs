@@ -56,6 +56,8 @@ pub(crate) struct Run {
     pub(crate) pool: Mutex<Value>,
     /// First version that the node followed.
     pub(crate) first_version: Mutex<Option<String>>,
+    /// True while the row `lost-exclusion` has removed containerd's exclusion.
+    pub(crate) lacks_exclusion: Mutex<bool>,
     /// Cluster objects of the host before its removal.
     pub(crate) last: Mutex<Option<HostObjects>>,
 }
@@ -471,6 +473,7 @@ impl Run {
 
     /// Removes from the host what rows have made to try the operator.
     pub(crate) async fn forget(&self) -> anyhow::Result<()> {
+        self.restore_exclusion().await?;
         self.forget_restart().await?;
         self.forget_directories().await
     }

@@ -39,9 +39,11 @@ impl Run {
         let protection = self.host.run(&[PROTECTION]).await?;
         let is_on = judge::only(&protection).is_some_and(|text| text.trim() == "True");
         ensure!(is_on, NotHere("the host has no real-time protection of Defender"));
-        self.succeed(&[&format!("reg.exe delete {EXCLUSION} /f")]).await?;
-        let results = self.check_results(None).await;
-        self.succeed(&[&format!("reg.exe add {EXCLUSION} /t REG_SZ /d 0 /f")]).await?;
+        *self.lacks_exclusion.lock() = true;
+        let removed = self.succeed(&[&format!("reg.exe delete {EXCLUSION} /f")]).await;
+        let results = if removed.is_ok() { self.check_results(None).await } else { Ok(Vec::new()) };
+        self.restore_exclusion().await?;
+        removed?;
         let results = results?;
         let warning = results.iter().find(|row| row["check"] == "antivirus" && row["result"] == "warning");
         let message = warning.and_then(|row| row["message"].as_str());
@@ -49,16 +51,31 @@ impl Run {
         Ok(message.unwrap_or_default().to_owned())
     }
 
+    /// Restores containerd's exclusion, if the row `lost-exclusion` has removed it.
+    pub(crate) async fn restore_exclusion(&self) -> anyhow::Result<()> {
+        if *self.lacks_exclusion.lock() {
+            self.succeed(&[&format!("reg.exe add {EXCLUSION} /t REG_SZ /d 0 /f")]).await?;
+            *self.lacks_exclusion.lock() = false;
+        }
+        Ok(())
+    }
+
     /// Suspends kubelet and changes its settings, so that its service must be stopped. Then undoes the change.
     pub(crate) async fn hung_service(&self) -> anyhow::Result<String> {
-        let mut outputs = self.host.run(&SUSPEND).await?;
+        let suspended = self.host.run(&SUSPEND).await;
         let begin = Instant::now();
         let changed = self.change(json!({"kubelet": {"maxPods": PODS + 1}})).await;
         let seconds = begin.elapsed().as_secs();
         let after = self.host.run(&KUBELET).await;
+        if suspended.is_err() || changed.is_err() {
+            // The service manager starts kubelet again.
+            self.host.run(&["taskkill.exe /f /im kubelet.exe"]).await?;
+        }
         // Later rows need the first version, whatever the result.
-        self.rollback().await?;
+        let restored = self.rollback().await;
+        let mut outputs = suspended?;
         changed?;
+        restored?;
         outputs.extend(after?);
         evidence(|outputs| ended(seconds, outputs), &outputs)
     }
@@ -68,9 +85,9 @@ impl Run {
         let Some(wicd) = self.args.wicd.clone() else { return Err(NotHere("needs --wicd").into()) };
         let outputs = self.host.run(&SUPPORT.map(|(_, command)| command)).await?;
         let name = self.world.names.name();
-        let folder = std::env::temp_dir().join(&name);
+        let folder = tempfile::tempdir()?;
         let asked = Gather {
-            dest: Some(folder.clone()),
+            dest: Some(folder.path().to_owned()),
             namespace: self.world.namespace.clone(),
             since: None,
             since_time: None,
@@ -78,11 +95,9 @@ impl Run {
             identity: Some(self.args.login.identity.clone()),
             wicd,
         };
-        let gathered = gather::run(asked, &self.args.cluster).await;
-        let read = |(file, _): (&str, _)| fs::read_to_string(folder.join("hosts").join(&name).join(file));
+        gather::run(asked, &self.args.cluster).await?;
+        let read = |(file, _): (&str, _)| fs::read_to_string(folder.path().join("hosts").join(&name).join(file));
         let files: Vec<String> = SUPPORT.into_iter().map(|part| read(part).unwrap_or_default()).collect();
-        fs::remove_dir_all(&folder)?;
-        gathered?;
         evidence(|outputs| support(&files, outputs), &outputs)
     }
 }

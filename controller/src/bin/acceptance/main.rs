@@ -176,10 +176,20 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     world.check_host_is_free(args.login.port, &addresses).await?;
     let target = host_session::target(&args.host, &args.login, LOGIN)?;
     let (host, fingerprint, kind) = Host::open(target).await.context("cannot use the host")?;
-    let before = host.directories().await.context("cannot use the host")?;
     let pool = Mutex::new(acts::pool(&world, &args, &fingerprint));
-    let run = Run { args, world, host, kind, before, pool, first_version: Mutex::default(), last: Mutex::default() };
+    let mut run = Run {
+        args,
+        world,
+        host,
+        kind,
+        before: Vec::new(),
+        pool,
+        first_version: Mutex::default(),
+        last: Mutex::default(),
+        lacks_exclusion: Mutex::default(),
+    };
     run.forget().await.context("cannot remove from the host what an earlier run left")?;
+    run.before = run.host.directories().await.context("cannot use the host")?;
     Ok(run)
 }
 
@@ -281,6 +291,8 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
     // A removal that has failed has already used its time.
     let has_failed = rows.iter().any(|row| row.id == REMOVAL && row.has_failed());
     let limit = if has_failed { LOGIN.min(run.args.timeout) } else { run.args.timeout };
+    // The operator cannot remove the host while its directory belongs to users.
+    let _ = timeout(LOGIN, run.forget()).await;
     let of_cluster = tokio::select! {
         removed = Box::pin(timeout(limit + READY, run.world.remove(&run.world.names))) => {
             removed.unwrap_or_else(|_| Err(anyhow!("the host was not released in time")))
@@ -294,7 +306,7 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
         run.world.names.name()
     );
     let marks = format!(
-        "on the host, perhaps files C:\\k\\acceptance*, or the value {} of the registry key HKLM\\{}, because of which Windows waits for a restart; to remove them, run the command again",
+        "on the host, perhaps files C:\\k\\acceptance*, or the value {} of the registry key HKLM\\{}, because of which Windows waits for a restart; to remove them, run the command again; if kubelet hangs, end its process",
         judge::MARK,
         judge::RESTART_REQUIRED
     );

@@ -30,7 +30,8 @@ const GIVE_BACK: [&str; 5] = [
 const LISTS: [&str; 3] =
     [r"icacls.exe C:\k\acceptance", r"icacls.exe C:\Users\Public", r"icacls.exe C:\Windows\System32\drivers\etc\hosts"];
 /// Commands that remove what the rows have made, and `C:\k` if it then is empty.
-const FORGET: [&str; 3] = [
+const FORGET: [&str; 4] = [
+    r"(if exist C:\k\acceptance icacls.exe C:\k /setowner *S-1-5-32-544)",
     r"(if exist C:\k\acceptance-link rmdir C:\k\acceptance-link)",
     r"(if exist C:\k\acceptance-hosts del C:\k\acceptance-hosts)",
     r"(if exist C:\k\acceptance (rmdir C:\k\acceptance & rmdir C:\k))",
@@ -62,14 +63,16 @@ impl Run {
     pub(crate) async fn own_access_list(&self) -> anyhow::Result<String> {
         let kept = async {
             self.succeed(&[r"mkdir C:\k\acceptance", r"icacls.exe C:\k\acceptance /grant *S-1-5-32-545:R"]).await?;
-            self.change(json!({"logs": {"maxSize": "90Mi"}})).await?;
-            evidence(users_may_read, &self.host.run(&LISTS[..1]).await?)
+            let changed = self.change(json!({"logs": {"maxSize": "90Mi"}})).await;
+            let lists = self.host.run(&LISTS[..1]).await;
+            // Later rows need the settings as they were, whatever the result.
+            self.change(json!({"logs": {"maxSize": "100Mi"}})).await?;
+            changed?;
+            evidence(users_may_read, &lists?)
         };
         let kept = kept.await;
-        // Later rows need the node as it was, whatever the result.
-        self.forget_directories().await?;
-        self.change(json!({"logs": {"maxSize": "100Mi"}})).await?;
-        kept
+        let forgotten = self.forget_directories().await;
+        kept.and_then(|evidence| forgotten.map(|()| evidence))
     }
 
     /// Joins a host whose `C:\k` belongs to users, which is refused, and then a host with files of others in `C:\k`. Removes it again.
@@ -92,6 +95,10 @@ impl Run {
             evidence(taken_over, &[before, after].concat())
         };
         let joined = joined.await;
+        if joined.is_err() {
+            // The operator cannot remove the host while its directory belongs to users.
+            self.forget_directories().await?;
+        }
         self.world.remove(&self.world.names).await?;
         self.forget_directories().await?;
         let joined = joined?;
