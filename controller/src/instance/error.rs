@@ -129,7 +129,7 @@ pub(crate) enum StepError {
          operator retries. If this lasts, see C:\\var\\log\\kubelet on the host"
     )]
     NodeDeleted { name: String, seconds: u64 },
-    /// None of the files with authorized keys has the line of the key that the host accepts.
+    /// No file with authorized keys has the line of the key that the host accepts.
     #[error(
         "the operator cannot replace the SSH key {key}, which the host accepts, because none of the files {files} contains it: add the public key of \
          the first private key in ssh.privateKeySecretRefs to the file from which the SSH server of the host reads keys (AuthorizedKeysFile in \

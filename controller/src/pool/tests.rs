@@ -121,10 +121,15 @@ async fn a_host_is_not_moved_to_a_pool_that_is_gone() {
         pool.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         pool
     };
+    let again = |mut pool: WindowsNodePool| {
+        pool.metadata.uid = Some("q-2".into());
+        pool
+    };
     let other = || with_host("q", "w0");
     for (about, in_api, expected) in [
         ("the other pool exists", Some(other()), "q"),
         ("the other pool is gone", None, "p"),
+        ("the other pool was created again", Some(again(other())), "p"),
         ("the other pool is being deleted", Some(deleted(other())), "p"),
     ] {
         let (mut bed, _) = bed(1).await;
