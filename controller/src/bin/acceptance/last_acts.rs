@@ -41,6 +41,8 @@ impl Run {
         ensure!(is_on, NotHere("the host has no real-time protection of Defender"));
         *self.lacks_exclusion.lock() = true;
         let removed = self.succeed(&[&format!("reg.exe delete {EXCLUSION} /f")]).await;
+        // A value that was not there must not be added.
+        *self.lacks_exclusion.lock() = removed.is_ok();
         let results = if removed.is_ok() { self.check_results(None).await } else { Ok(Vec::new()) };
         self.restore_exclusion().await?;
         removed?;
