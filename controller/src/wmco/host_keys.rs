@@ -5,24 +5,17 @@
 //! a Machine, an entry counts only if it may have been written after the Machine was created. Entries have no timestamp; an entry is not newer
 //! than the last write of its manager (`metadata.managedFields`).
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use api::names::LEGACY_HOST_KEYS;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
-use parking_lot::Mutex;
+use tokio::sync::Mutex;
 use wnp_core::inventory::address::canonical;
 
 use remote::ssh::HostKey;
 use wnp_core::operation::host_key_problem::HostKeyProblem;
-
-/// Time for which the ConfigMap is cached: a hundred hosts that join at once must not fetch it a hundred times.
-const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
 /// Error of an unusable ConfigMap.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +31,7 @@ pub(crate) enum WmcoHostKeysError {
 /// Reader of the ConfigMap.
 pub(crate) struct WmcoHostKeys {
     api: Api<ConfigMap>,
+    /// The last content, with the time at which its request began.
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
 
@@ -62,14 +56,18 @@ impl WmcoHostKeys {
         Ok(find(&*self.entries().await?, address, since)?)
     }
 
+    /// Returns the content at a time after the call: a key that was recorded before is never missed. Hosts that ask during a request share the
+    /// next one.
     async fn entries(&self) -> Result<Arc<Entries>, WmcoHostKeysError> {
-        let remembered = self.seen.lock().clone();
-        if let Some((_, entries)) = remembered.filter(|(at, _)| at.elapsed() < REMEMBER_FOR) {
-            return Ok(entries);
+        let asked = Instant::now();
+        let mut seen = self.seen.lock().await;
+        if let Some((_, entries)) = seen.as_ref().filter(|(began, _)| *began >= asked) {
+            return Ok(entries.clone());
         }
+        let began = Instant::now();
         let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(WmcoHostKeysError::Api)?;
         let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
-        *self.seen.lock() = Some((Instant::now(), entries.clone()));
+        *seen = Some((began, entries.clone()));
         Ok(entries)
     }
 }
@@ -102,7 +100,8 @@ fn find(entries: &Entries, address: &str, since: Option<Timestamp>) -> Result<Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::fake_api::FakeApi;
+    use serde_json::{Value, json};
 
     const KEY: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
@@ -137,5 +136,21 @@ mod tests {
         }
         let says = find(&map(), "10.0.0.2", None).unwrap_err().to_string();
         assert!(says.contains("entry 10.0.0.2 of the ConfigMap windows-ssh-host-keys"), "{says}");
+    }
+    #[tokio::test]
+    async fn a_key_that_is_recorded_before_the_request_is_never_missed() {
+        const PATH: &str = "/api/v1/namespaces/operator/configmaps/windows-ssh-host-keys";
+        let api = FakeApi::new();
+        let keys = WmcoHostKeys::new(api.client(), "operator");
+        let asked = |at: &'static str| keys.of(at, None);
+        let recorded = json!({"metadata": {"name": LEGACY_HOST_KEYS}, "data": {"10.0.0.3": KEY}});
+        api.fail("GET", PATH, 404, "NotFound", "there is none", Value::Null);
+        assert!(asked("10.0.0.3").await.unwrap().is_none());
+        let gate = api.forget("GET", PATH).hold("GET", PATH, recorded.clone());
+        api.on("GET", PATH, 200, recorded);
+        let (first, second, third, ()) =
+            tokio::join!(asked("10.0.0.3"), asked("10.0.0.3"), asked("10.0.0.4"), async { gate.notify_one() });
+        assert!(first.unwrap().is_some() && second.unwrap().is_some() && third.unwrap().is_none());
+        assert_eq!(api.calls("GET", PATH).len(), 3, "hosts that ask during a request share the next one");
     }
 }

@@ -157,7 +157,9 @@ pub(crate) struct Observed {
     pub ever_disrupted: BTreeSet<String>,
     /// Nodes that are cordoned now.
     cordoned: BTreeSet<String>,
-    /// Maximum number of nodes that were cordoned at once.
+    /// Nodes that are cordoned now, and were Ready when that began. A cordon of another node disturbs no pod and uses no budget.
+    cordoned_while_ready: BTreeSet<String>,
+    /// Maximum number of nodes that were cordoned while they were Ready, at once.
     pub most_cordoned: usize,
     /// Nodes that were ever cordoned.
     pub ever_cordoned: BTreeSet<String>,
@@ -178,6 +180,11 @@ impl Observed {
             let is_disrupted = is_cordoned || !node_is_ready(node);
             if is_cordoned && !self.cordoned.contains(&name) {
                 *self.cordons.entry(name.clone()).or_default() += 1;
+                if node_is_ready(node) {
+                    self.cordoned_while_ready.insert(name.clone());
+                }
+            } else if !is_cordoned {
+                self.cordoned_while_ready.remove(&name);
             }
             for (is_so, now, ever) in [
                 (is_cordoned, &mut self.cordoned, &mut self.ever_cordoned),
@@ -191,13 +198,14 @@ impl Observed {
                 }
             }
         }
-        self.most_cordoned = self.most_cordoned.max(self.cordoned.len());
+        self.most_cordoned = self.most_cordoned.max(self.cordoned_while_ready.len());
         self.most_disrupted = self.most_disrupted.max(self.disrupted.len());
     }
 
     /// Records the deletion of a node.
     fn deleted(&mut self, name: &str) {
         self.cordoned.remove(name);
+        self.cordoned_while_ready.remove(name);
         self.disrupted.remove(name);
     }
 }

@@ -440,7 +440,7 @@ async fn a_rollout_survives_outages() -> Result<()> {
     }
     let seen = watcher.seen.lock().unwrap();
     // After the outage, the cluster may report all nodes as not Ready; only the cordons are the operator's.
-    ensure!(seen.most_cordoned <= 2, "{} nodes were cordoned at once", seen.most_cordoned);
+    ensure!(seen.most_cordoned <= 2, "{} Ready nodes were cordoned at once", seen.most_cordoned);
     ensure!(seen.ever_cordoned.len() == hosts.len(), "only {:?} were drained", seen.ever_cordoned);
     Ok(())
 }
