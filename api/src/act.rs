@@ -58,7 +58,7 @@ impl Act<'_> {
         match self {
             Self::Retry(_) => format!("annotate the WindowsInstance with a new value of {}", key::RETRY),
             Self::Hold(_) => format!("annotate the WindowsInstance with {}=true", key::HOLD),
-            Self::Release(_) => format!("remove the annotation {}", key::HOLD),
+            Self::Release(_) => format!("remove the annotation {} from the WindowsInstance and the Node", key::HOLD),
             Self::Abandon(_) => format!("annotate the WindowsInstance with {}=true", key::ABANDON),
             Self::TrustHostKey(_, fingerprint) => {
                 format!("annotate the WindowsInstance with {}={fingerprint}", key::TRUST_HOST_KEY)
@@ -88,7 +88,11 @@ mod tests {
                 "pause --host win-1",
                 "the WindowsInstance with windowsmachineconfig.openshift.io/hold=true",
             ),
-            (Act::Release(HOST), "resume --host HOST", "remove the annotation windowsmachineconfig.openshift.io/hold"),
+            (
+                Act::Release(HOST),
+                "resume --host HOST",
+                "the annotation windowsmachineconfig.openshift.io/hold from the WindowsInstance and the Node",
+            ),
             (Act::Abandon("win-1"), "abandon win-1", "windowsmachineconfig.openshift.io/abandon=true"),
             (
                 Act::TrustHostKey("win-1", "SHA256:a"),

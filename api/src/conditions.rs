@@ -21,7 +21,7 @@ pub mod kind {
         STALLED = "Stalled";
         /// Pool: all hosts have joined and follow the desired version (name as in MachineConfigPool). Absent in mode Plan.
         UPDATED = "Updated";
-        /// Pool: nodes are being joined, changed or removed (name as in MachineConfigPool).
+        /// Pool: nodes are being joined, changed, repaired or removed, or wait for their turn (name as in MachineConfigPool).
         UPDATING = "Updating";
         /// Pool: the pool has a fault, whether or not the operator can repair it (name as in MachineConfigPool).
         DEGRADED = "Degraded";
@@ -29,16 +29,17 @@ pub mod kind {
         INVENTORY_SYNCED = "InventorySynced";
         /// Pool: the revision of the inventory that is in force carries a signature by a trusted key (name as in Flux).
         SOURCE_VERIFIED = "SourceVerified";
-        /// Pool: the operator begins no new operation except the release of hosts, because `rollout.paused` is true or `rollout.pausedUntil` is in the
-        /// future.
+        /// Pool: the operator begins no new operation except the release of hosts, because `rollout.paused` is true or `rollout.pausedUntil` is in
+        /// the future.
         PAUSED = "Paused";
         /// Instance: the host answered over SSH at the last attempt. `Unknown` while that result may be outdated: since the attempt, kubelet has
         /// stopped or the Node has become Ready again, and the operator has not connected to the host yet.
         REACHABLE = "Reachable";
         /// Instance: the host met all requirements of a node when the operator last began to change it: rights, version of Windows, disk, clock,
-        /// ports, and access to the API server. The message lists the unmet requirements; a host does not join before it meets them. On a configured
-        /// host, the version of Windows, the ports and access to the API server are not required, because a repair or a restart may restore them.
-        /// The message also has the [warnings](../guide/hosts.md#warnings), which stop no operation.
+        /// ports, no services and no plugin of another installer under the operator's names, and access to the API server. The message lists the
+        /// unmet requirements; a host does not join before it meets them. On a configured host, the version of Windows, the ports and access to the
+        /// API server are not required, because a repair or a restart may restore them. The message also has the
+        /// [warnings](../guide/hosts.md#warnings), which stop no operation.
         PREFLIGHT_PASSED = "PreflightPassed";
         /// Instance: the host can use the [group Managed Service Accounts](../guide/workloads.md#group-managed-service-accounts-gmsa) that its
         /// pool lists, as the host last reported. Present only if the pool lists any. With a plugin in the pool, a host in no domain is not
@@ -46,7 +47,7 @@ pub mod kind {
         GMSA_READY = "GMSAReady";
         /// Instance: its Node is Ready.
         NODE_HEALTHY = "NodeHealthy";
-        /// Instance: the host follows the version that the pool wants.
+        /// Instance: the host follows the version that the pool wants, and has this operator's wicd and the right address.
         UP_TO_DATE = "UpToDate";
         /// Instance: Windows, or a user who annotated the Node, requests a restart of the host. Present only while true.
         REBOOT_REQUIRED = "RebootRequired";
@@ -66,8 +67,8 @@ pub mod kind {
         /// Pool: the admission policies are in force as shipped. While a policy that restricts the hosts' daemons is not in force, the daemons have
         /// no rights and get no certificates, and no host is joined or changed. The absence of any other policy stops no operation.
         POLICIES_IN_FORCE = "PoliciesInForce";
-        /// Pool: a limit or a compatibility note that stops no operation, for example an unsupported version of the API
-        /// server.
+        /// Pool: a limit or a fault that stops no operation, for example an unsupported version of the API server, a fact of the cluster that hosts
+        /// cannot use, or a certificate request that waits for a user.
         WARNING = "Warning";
     }
 }

@@ -108,8 +108,8 @@ event_reasons! {
     /// An attempt to copy the next version to the host in advance failed. The node continues as it is, and the operator retries; the note begins
     /// with the [reason](conditions.md#reasons).
     StageFailed: Warning on WindowsInstance;
-    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
-    /// retries, or returns the node to the previous version.
+    /// An attempt to change the version of a node, or the metadata of its Node, failed. The note begins with the [reason](conditions.md#reasons) and
+    /// names the remedy; the operator retries, or returns the node to the previous version.
     UpdateFailed: Warning on WindowsInstance;
     /// An attempt to restart the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     RebootFailed: Warning on WindowsInstance;
@@ -143,7 +143,7 @@ event_reasons! {
     RolledBack: Warning on WindowsInstance WindowsNodePool Node;
     /// The nodes of the pool begin to change to another version. No action is needed.
     RolloutStarted: Normal on WindowsNodePool;
-    /// All nodes of the pool follow the version. No action is needed.
+    /// All nodes of the pool follow the version, apart from nodes that failed, are on hold, are lost or would lose settings. No action is needed.
     RolloutCompleted: Normal on WindowsNodePool;
     /// A change would lose settings that the node has from WMCO, so the node keeps its version.
     /// [Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).
@@ -166,8 +166,8 @@ event_reasons! {
     DrainForced: Warning on WindowsInstance Node;
     /// A drain deletes data or a pod that no controller creates again, or cannot wait for a pod; the note names it. Check the application.
     DrainWarning: Warning on WindowsInstance;
-    /// The drain was aborted before the host was changed, and the operator lifted its cordon; the note has the cause. A change that is still needed is
-    /// made in its next turn.
+    /// The drain was aborted before the host was changed, and the operator lifted its cordon; the note has the cause. A change that is still needed
+    /// is made in its next turn.
     DrainAborted: Normal on WindowsInstance Node;
     /// The node was no longer cordoned during a drain or a maintenance, because another client uncordoned it or its Node was created again. The
     /// operator cordons it again. Find that client; to let the node accept pods, end the operation or the maintenance instead.

@@ -190,8 +190,8 @@ pub struct Request {
     /// Recipient of the request. wicd refuses a request for another recipient.
     #[serde(default)]
     pub recipient: Recipient,
-    /// Owner of the host according to its own record, if this request transfers the host to the recipient. Without it, and always for a cleanup, wicd
-    /// refuses a request if the host's record names another cluster or Node.
+    /// Owner of the host according to its own record, if this request transfers the host to the recipient. wicd refuses a request that changes the
+    /// host if the record names another owner than the recipient or this one, and a cleanup if the record names another cluster or Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Owner>,
     /// Epoch that a user has declared void. wicd ignores the newest epoch that the host has received if it equals this one.

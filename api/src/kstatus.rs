@@ -4,8 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
 use crate::conditions::{find, is_true, kind};
 
-/// Status of an object, as [kstatus](https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus) computes it. Flux and `kapp` wait for
-/// it.
+/// Status of an object, as [kstatus](https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus) computes it. Flux and Helm 4
+/// wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kstatus {
     /// The object is being deleted.

@@ -2,7 +2,7 @@
 //!
 //! Legacy names are those of the Windows Machine Config Operator (WMCO), so that a cluster can be taken over from it and handed back.
 
-/// API group of all kinds, and prefix of all keys.
+/// API group of all kinds, and prefix of the operator's own label and annotation keys.
 pub const GROUP: &str = "windowsmachineconfig.openshift.io";
 /// Only version of the API group.
 pub const VERSION: &str = "v1alpha1";
@@ -56,7 +56,7 @@ pub mod key {
         DESIRED_VERSION = "windowsmachineconfig.openshift.io/desired-version";
         /// Node annotation: the version that the host fully follows. Written by wicd. Legacy.
         VERSION = "windowsmachineconfig.openshift.io/version";
-        /// Node annotation: present (value empty) while the host needs a restart. Written by wicd. Legacy.
+        /// Node annotation: present (value empty) while the host needs a restart. Written by wicd, or by a user who requests a restart. Legacy.
         REBOOT_REQUIRED = "windowsmachineconfig.openshift.io/reboot-required";
         /// Node annotation: lower-case hex SHA-256 of the authorized_keys form of the SSH public key. Written by the operator. Legacy.
         PUB_KEY_HASH = "windowsmachineconfig.openshift.io/pub-key-hash";
@@ -101,7 +101,7 @@ pub mod key {
         /// holds until another version is approved; an empty value revokes it.
         APPROVE = "windowsmachineconfig.openshift.io/approve";
         /// Pool annotation, written by a user: the number of hosts that may leave, or the revision of the inventory whose removals are all approved.
-        /// Recorded in `status.acts`; the operator removes it once it is used.
+        /// Recorded in `status.acts`. The operator removes it once it is used, or if it fits no removal that waits.
         APPROVE_REMOVAL = "windowsmachineconfig.openshift.io/approve-removal";
         /// Pool annotation, written by a user before a change: the number of hosts that the next change removes from the pool's own list, or the
         /// number of nodes that the pool has when it is deleted. The removal guard requires it. The operator removes it after the next change of

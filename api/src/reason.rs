@@ -102,8 +102,8 @@ reasons! {
     DirectoryRefused,
     /// Free space on `C:` of the host is too small.
     DiskFull,
-    /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools use up the limit over
-    /// all pools (`--max-disruptions`).
+    /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools use up a shared limit
+    /// (`--max-disruptions`, or one node at a time over all pools with nodes of WMCO that are not updated yet).
     DisruptionsUsedUp,
     /// A [drain](../guide/rollouts.md#a-drain-that-is-blocked) makes no progress, or exceeded `drain.timeoutSeconds` and was aborted.
     DrainBlocked,
@@ -197,11 +197,11 @@ reasons! {
     OnHold,
     /// Another pool may list the host now, and its list cannot be read. [The host stays](../guide/removal.md#remove-several-hosts-or-all).
     OtherPoolsUnreadable,
-    /// The node follows another version than its pool wants.
+    /// The node follows another version than its pool wants, or lacks this operator's wicd or the right address.
     Outdated,
     /// The host meets all requirements of a node, but has [warnings](../guide/hosts.md#warnings), which stop no operation.
     PassedWithWarnings,
-    /// The pool is paused: the operator begins no operation.
+    /// The pool is paused: the operator begins no operation except the release of hosts.
     Paused,
     /// The [payload](../guide/upgrade.md#the-payload) of the operator is missing or incomplete, or a path in it is refused.
     PayloadInvalid,
@@ -232,7 +232,7 @@ reasons! {
     /// The list lacks hosts that stay until the list is corrected or their removal is
     /// [confirmed](../guide/removal.md#remove-several-hosts-or-all).
     RemovalBlocked,
-    /// The certificate request differs from the one that its host must make: if it is not yours, check the host that it names.
+    /// The certificate request differs from the one that its host must make: if you did not make it, check the host that it names.
     RequestDenied,
     /// You lack rights that the installation needs: install as cluster-admin.
     RightsMissing,

@@ -20,8 +20,8 @@ pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }
 
-/// Returns the rank of a login for images below a path of a registry, or `None` if its key does not match. Kubelet tries the logins in descending order
-/// of their locations as text: `*` sorts before letters and digits, and a location before a longer one that begins with it.
+/// Returns the rank of a login for images below a path of a registry, or `None` if its key does not match. kubelet tries the logins in descending
+/// order of their locations as text: `*` sorts before letters and digits, and a location before a longer one that begins with it.
 pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<&'a str> {
     let location = location(key);
     let (pattern, prefix) = split(location);

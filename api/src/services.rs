@@ -417,7 +417,7 @@ mod tests {
         plain.services[1].powershell_pre_scripts.clear();
         plain.validate_for_host().unwrap();
         plain.services[0].path.clear();
-        assert!(plain.validate_for_host().is_err(), "nor one that breaks a rule of the format");
+        assert!(plain.validate_for_host().is_err(), "a service without a command is accepted");
     }
 
     #[test]

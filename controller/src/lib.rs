@@ -2,7 +2,7 @@
 //!
 //! * [`run()`](run::run): the process with its Lease, caches and controllers. [`commands`]: the commands for users.
 //! * [`rights`]: the rights of the nodes' daemons, and reports to the Operator Lifecycle Manager.
-//! * [`pool`]: the pool controller, which derives instances, grants and the pool's status from the inventory. Contacts no host.
+//! * [`pool`]: the pool controller, which derives instances, grants and the pool's status from the inventory. Changes no host.
 //! * [`inventory`]: sources of hosts.
 //! * [`instance`]: operations on one host over SSH, step by step.
 //! * [`context`]: data that all controllers share.

@@ -67,7 +67,7 @@ fd00::1 kind f
 }
 
 #[test]
-fn a_host_without_a_usable_key_is_refused() {
+fn a_host_whose_lines_have_no_usable_key_is_refused() {
     let key = ECDSA_PUBLIC;
     for (text, reason) in [
         (format!("h {key}\n@revoked * {key}"), "HostKeyUnknown"),

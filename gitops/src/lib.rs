@@ -16,7 +16,7 @@ pub mod push;
 pub mod repository;
 pub mod verify;
 
-/// A file of an inventory.
+/// File of an inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// Path from the root of the repository or artifact, with `/`.
@@ -25,7 +25,7 @@ pub struct File {
     pub bytes: Vec<u8>,
 }
 
-/// Reports whether a file in a directory belongs to the inventory.
+/// Reports whether a file below the directory of an inventory belongs to it: its extension is `yaml`, `yml` or `json`, in lower case.
 pub(crate) fn is_inventory(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.rsplit_once('.').is_some_and(|(_, extension)| ["yaml", "yml", "json"].contains(&extension))
@@ -34,7 +34,7 @@ pub(crate) fn is_inventory(path: &str) -> bool {
 /// Limits for reading an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of bytes that a server may send during one fetch.
+    /// Maximum number of bytes that a Git server may send during one fetch, and that an artifact may have, compressed and unpacked.
     pub transfer: u64,
     /// Maximum number of files of the inventory.
     pub files: usize,
@@ -51,7 +51,7 @@ impl Default for Limits {
     }
 }
 
-/// Returns a number of bytes for a message: whole MiB, or bytes if it is smaller.
+/// Formats a number of bytes for a message: in MiB, rounded down, or in bytes if it is less than 1 MiB.
 pub fn shown_size(bytes: u64) -> String {
     if bytes < 1 << 20 { format!("{bytes} bytes") } else { format!("{} MiB", bytes >> 20) }
 }

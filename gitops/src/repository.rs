@@ -13,8 +13,8 @@
 //! Not covered: a pack within the byte limit can use one CPU for unpacking until the time limit, and needs as much disk space as
 //! was sent.
 //!
-//! The directory `git` holds the repository in use. If it has 50 packs, is damaged, or has another hash algorithm than the server, a new repository
-//! is fetched beside it and replaces it.
+//! The directory `git` holds the repository in use. If it has 50 packs, is damaged, or has another hash algorithm than the server, the next fetch
+//! of new objects creates a repository beside it, which replaces it.
 
 mod access;
 mod error;
@@ -132,20 +132,20 @@ impl Repository {
         self.root.join(name)
     }
 
-    /// Resolves a reference on the server, and fetches its commit if it is not stored yet. A requested commit that is stored needs no server. Blocks;
-    /// `stop` ends the fetch.
+    /// Resolves a reference on the server, and fetches its commit if it is not stored yet. Contacts no server for the id of a stored commit.
+    /// Blocks; `stop` ends the fetch.
     ///
     /// # Errors
     /// [`GitError::UrlInvalid`], [`GitError::ReferenceInvalid`], [`GitError::AccessInvalid`] or [`GitError::KnownHosts`] when
     /// the request cannot be used. [`GitError::HostKeyUnknown`] when the server's key is not in the known hosts.
-    /// [`GitError::CertificateInvalid`] when the server's certificate is not trusted, or the server rejects the client's.
+    /// [`GitError::CertificateInvalid`] when the server's certificate is not trusted, the server rejects the client's, or the TLS handshake fails.
     /// [`GitError::AuthenticationFailed`] when the server or the proxy rejects the credentials. [`GitError::RedirectRefused`]
     /// when the server redirects to another server, or not to https. [`GitError::RepositoryNotFound`] or
     /// [`GitError::RevisionNotFound`] when the server does not have the repository or the reference.
     /// [`GitError::NotACommit`] when the reference leads to no commit. [`GitError::RepositoryTooLarge`] when the server
     /// sends more than is allowed. [`GitError::Timeout`] after `request.timeout`, [`GitError::Stopped`] after a stop.
-    /// [`GitError::Disk`] when the directory cannot be read or written. [`GitError::Failed`] for any other failure of the
-    /// connection or the server.
+    /// [`GitError::Disk`] when the directory cannot be read or written. [`GitError::Damaged`] when stored objects are damaged, and the fetch must
+    /// end before they are fetched again. [`GitError::Failed`] for any other failure of the connection or the server.
     pub fn fetch(&self, request: &Request, stop: &AtomicBool) -> Result<Head, GitError> {
         let place = Location::parse(&request.url)?;
         let wanted = RefRequest::of(&request.reference)?;
@@ -293,7 +293,7 @@ impl Repository {
     }
 
     /// Returns the signed part of an annotated tag, and the signature. The signed name must match `name`, the name of the reference:
-    /// any user who may push can publish any tag under any name. `name` is `None` if the tag was requested by its id.
+    /// any user who may push can publish another user's signed tag under another name. `name` is `None` if the tag was requested by its id.
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `id` is not the id of an annotated tag. [`GitError::TagRenamed`] when the tag was signed
@@ -308,7 +308,8 @@ impl Repository {
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `commit` is not the id of a commit. [`GitError::PathInvalid`] when `path` leads out of
-    /// the repository. [`GitError::PathNotFound`] when the commit has no such path. [`GitError::SymbolicLink`],
+    /// the repository, has control characters, or is more than 64 directories deep.
+    /// [`GitError::PathNotFound`] when the commit has no such path. [`GitError::SymbolicLink`],
     /// [`GitError::Submodule`], [`GitError::NameInvalid`] or [`GitError::LfsPointer`] when an entry on the way to `path` or
     /// below it is not a file or directory that may be read. [`GitError::InventoryTooLarge`] when a limit is exceeded.
     /// [`GitError::Damaged`] or [`GitError::Disk`] when an object is missing or cannot be read, as in
@@ -328,8 +329,8 @@ impl Repository {
         self.reading(|repo| history::follows(repo, new, old))
     }
 
-    /// Returns the commit that last changed each entry, by file and host name (or address). `read` parses files into entries,
-    /// or returns `None`. It is called for the files that changed, commit by commit.
+    /// Returns the commit that last changed each entry, by file and host name (or address). `read` parses a file into entries, or returns `None`
+    /// if it cannot. It is called with one file at a time: each file of `commit`, and each older version that differs.
     ///
     /// # Errors
     /// Fails as [`Repository::files`] does, but a file that is too large or a Git LFS pointer is not an error: its entries are missing from

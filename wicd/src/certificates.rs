@@ -24,7 +24,7 @@ pub const RENEW_BELOW: i64 = 3600;
 const KEEP: usize = 2;
 /// Format of the time in a certificate's file name, as in client-go's certificate store. wicd writes UTC.
 const TIME: &str = "%Y-%m-%d-%H-%M-%S";
-/// Prefix of the names of all files in which kubelet keeps its client certificates.
+/// File name prefix of kubelet's client certificates.
 const KUBELET_CLIENT: &str = "kubelet-client";
 const CERTIFICATE: &str = "CERTIFICATE";
 
@@ -333,7 +333,7 @@ pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) ->
     Ok(false)
 }
 
-/// Returns the latest expiry time (Unix seconds) of the certificates of this kind on the host.
+/// Returns the latest expiry time (Unix seconds) of the host's certificates of this kind; `None` if there are none.
 ///
 /// # Errors
 /// Fails when a file of a certificate cannot be read. Damaged certificates are skipped.

@@ -1,4 +1,4 @@
-//! Registration of a plugin of Container Credential Guard (CCG), as registry keys below `HKLM`.
+//! Registration of a Container Credential Guard (CCG) plugin, as registry keys below `HKLM`.
 //!
 //! Windows activates the class out of process, in a surrogate (`dllhost.exe`) that loads the library and ends when it is no longer used. So
 //! the library can be replaced like a program. See the documentation of
@@ -158,8 +158,8 @@ pub fn register(host: &dyn Host, plugin: &CredentialPlugin, owned: &mut Ownershi
     Ok(())
 }
 
-/// Removes wicd's registrations, except that of `plugin`, also from the record. Returns warnings about keys that stay because another program uses
-/// them.
+/// Removes wicd's registrations, except that of `plugin`, also from the record. Returns warnings about what stays: registrations that another
+/// installer has taken over, and keys that another program uses.
 ///
 /// # Errors
 /// Fails when a key cannot be read or removed.
@@ -172,7 +172,7 @@ pub fn unregister_others(
     let classes: BTreeSet<String> = owned.keys.iter().filter_map(|key| class_of(key)).map(str::to_owned).collect();
     for clsid in classes.iter().filter(|clsid| plugin.is_none_or(|plugin| plugin.clsid != **clsid)) {
         if let Owner::Other(what) = owner(host, clsid, owned)? {
-            warnings.push(format!("the plugin {clsid} stays registered, because another installer registered it ({what}); leave it there, or uninstall it with that installer"));
+            warnings.push(format!("the credential plugin {clsid} stays registered, because another installer registered it ({what}); leave it there, or uninstall it with that installer"));
         } else {
             for key in removal_order(clsid) {
                 if !with_rights(host, &key, owned, || host.remove_registry_key(&key))? {

@@ -65,7 +65,7 @@ pub struct State {
     pub trusted: BTreeSet<Vec<u8>>,
     /// Number of restarts of the host.
     pub reboots: u32,
-    /// Number of removals of networks, and of times that left-over processes were ended.
+    /// Numbers of calls of [`Host::remove_networks`] and [`Host::kill_leftovers`].
     pub sweeps: (u32, u32),
     /// Running programs whose parent process has ended.
     pub orphans: Vec<String>,

@@ -51,7 +51,8 @@ pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Opt
     serde_json::from_slice(&content).map(Some).map_err(HostError::system("parse", path))
 }
 
-/// Writes a file through a temporary file beside it. Creates missing directories. Returns whether anything was written.
+/// Writes a file through a temporary file beside it, unless the file has this content already; then only protects it if `access` requires that.
+/// Creates missing directories. Returns whether the content was written.
 ///
 /// # Errors
 /// Fails when the current content cannot be read, the new content cannot be written or protected, or a parent directory of a file that changes is a
@@ -166,7 +167,7 @@ use crate::held::held_by_others;
 #[cfg(test)]
 use tests::held_by_others;
 
-/// Moves a file. Replaces the file at the destination, if any, which must not be in use.
+/// Moves a file. Replaces the file at the destination, if any, which must not be in use. Waits a limited time for files that another program holds.
 pub(crate) fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
     while_held(|| rename(from, to), &mut patience())
 }
@@ -333,7 +334,7 @@ pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
     Ok(Some(Stamp { size: meta.len(), modified: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }))
 }
 
-/// Reports whether there is a file or directory at a path.
+/// Reports whether there is a file, directory or link at a path.
 ///
 /// # Errors
 /// Fails when `path` is refused or cannot be inspected.

@@ -6,7 +6,7 @@ use crate::fake::FakeHost;
 const FILE: &str = r"C:\k\x\y.txt";
 
 thread_local! {
-    /// Simulated antivirus: number of refusals for each file, and the refusals so far by file.
+    /// Simulated antivirus: number of refused attempts for each file, and the attempts so far by file.
     static ANTIVIRUS: std::cell::RefCell<Option<(u32, std::collections::HashMap<PathBuf, u32>)>> = const { std::cell::RefCell::new(None) };
 }
 

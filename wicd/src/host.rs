@@ -96,7 +96,7 @@ pub trait Host: Send + Sync {
     /// Fails when the service cannot be opened or deleted. [`HostError::Timeout`] if a program keeps it open for too long.
     fn delete_service(&self, name: &str) -> Result<(), HostError>;
 
-    /// Value of a machine-wide environment variable, from the registry.
+    /// Value of a machine-wide environment variable, from the registry; `None` if it does not exist.
     ///
     /// # Errors
     /// Fails when the registry cannot be read, or the value is not text.
@@ -133,7 +133,8 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when the directory cannot be created, for example because its parent is missing.
     fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
-    /// Makes Administrators the owner of a file or directory and sets its access list; the content of a directory stays as it is. A link is refused.
+    /// Makes Administrators the owner of a file or directory and sets the access list of this guard; a file always becomes private. The content of a
+    /// directory stays as it is. A link is refused.
     ///
     /// # Errors
     /// Fails when the path is a link, or owner and access list cannot be changed.
@@ -143,7 +144,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when the path is a link, or owner and access list cannot be changed.
     fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError>;
-    /// Makes Administrators the owner of the content of a directory, without `except` and its content, with only the access that a private directory
+    /// Makes Administrators the owner of a directory's content, without `except` and its content, with only the access that a private directory
     /// passes on. Links are changed as well, and not followed. A file with more than one name (hard links) stays as it is.
     ///
     /// # Errors
@@ -187,7 +188,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when Windows does not list them.
     fn routes(&self) -> Result<Vec<Route>, HostError>;
-    /// Creates a route until the next restart of the host. An existing one is success.
+    /// Creates a route that lasts until the next restart of the host. An existing one is success.
     ///
     /// # Errors
     /// Fails when Windows refuses it.
@@ -202,17 +203,18 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when HNS exists, and does not list its networks or refuses to remove one.
     fn remove_networks(&self) -> Result<(), HostError>;
-    /// Excludes a program (Windows path) from the antivirus' real-time checks. No antivirus is success.
+    /// Excludes the files that a program (Windows path) opens from Windows Defender's real-time checks. A host without Windows Defender is success.
     ///
     /// # Errors
-    /// Fails when the antivirus cannot be queried, or the exclusion cannot be written.
+    /// Fails when the service of Windows Defender cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// Reports whether a policy excludes a program (Windows path) from the antivirus' real-time checks, or there is no antivirus.
+    /// Reports whether a policy excludes the files that a program (Windows path) opens from Windows Defender's real-time checks, or the host has no
+    /// Windows Defender.
     ///
     /// # Errors
-    /// Fails when the antivirus or its exclusions cannot be read.
+    /// Fails when the service of Windows Defender or its exclusions cannot be read.
     fn is_excluded_from_antivirus(&self, windows_path: &str) -> Result<bool, HostError>;
-    /// Removes the exclusion of a program (Windows path) from the antivirus' real-time checks. A missing one is success.
+    /// Removes a program's (Windows path) exclusion by policy from Windows Defender's real-time checks. A missing one is success.
     ///
     /// # Errors
     /// Fails when the exclusion cannot be removed.
@@ -230,7 +232,7 @@ pub trait Host: Send + Sync {
     /// Owner and access list of a registry key below `HKLM`, as Windows stores them.
     ///
     /// # Errors
-    /// Fails when the key does not exist, or they cannot be read.
+    /// Fails when the key does not exist, or its owner and access list cannot be read.
     fn registry_key_access(&self, key: &str) -> Result<Vec<u8>, HostError>;
     /// Makes Administrators the owner of a registry key below `HKLM`, and lets them write in it. Subkeys stay as they are.
     ///
@@ -268,12 +270,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when the service cannot be opened or queried.
     fn exit_code(&self, service: &str) -> Result<Option<u32>, HostError>;
-    /// Returns at most `most` events of a channel of Windows' event log that match an XPath query, newest first, each as XML.
+    /// Returns at most `most` events of a Windows event log channel that match an XPath query, newest first, each as XML.
     ///
     /// # Errors
     /// Fails when the channel does not exist, or cannot be read.
     fn events(&self, channel: &str, query: &str, most: usize) -> Result<Vec<String>, HostError>;
-    /// Names of the installed updates of Windows.
+    /// Names of the installed Windows updates.
     ///
     /// # Errors
     /// Fails when the registry cannot be read.
@@ -286,7 +288,7 @@ pub trait Host: Send + Sync {
     /// Fails when the processes cannot be listed, or one of them does not end.
     fn kill_leftovers(&self) -> Result<(), HostError>;
     /// Ends processes of these programs (Windows paths) whose parent process has ended, with all their descendants except containers. Returns the
-    /// programs of the ended processes.
+    /// programs of the ended processes, without those of the descendants.
     ///
     /// # Errors
     /// Fails when the processes cannot be listed, or one of them does not end.
@@ -389,8 +391,8 @@ pub struct Route {
     pub next_hop: Ipv4Addr,
     /// Index of the network adapter.
     pub interface: u32,
-    /// Metric of the route; Windows prefers the route with the lowest one. Includes the metric of the network adapter for an existing route, but not
-    /// for a new one.
+    /// Metric of the route: among routes with the same destination, Windows prefers the one with the lowest metric. Includes the metric of the network
+    /// adapter for an existing route, but not for a new one.
     pub metric: u32,
 }
 
@@ -419,7 +421,7 @@ pub struct ServiceSpec {
     pub dependencies: Vec<String>,
     /// Start type of the service.
     pub start: StartType,
-    /// Variables of the service in addition to those of the machine.
+    /// Variables to set for the service, in addition to those of the machine and to those that the host's owner has set for the service.
     pub environment: BTreeMap<String, String>,
     /// Actions of the service manager when the service ends unexpectedly.
     pub recovery: Recovery,
@@ -453,7 +455,7 @@ pub struct ServiceInfo {
     pub command: String,
     /// Services that must run before this one, in order.
     pub dependencies: Vec<String>,
-    /// Variables of the service in addition to those of the machine.
+    /// Variables that the operator has set for the service, in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
     /// Start type of the service.
     pub start: StartType,
@@ -479,7 +481,7 @@ pub enum HostError {
         /// Refused path.
         path: String,
     },
-    /// Link in place of a parent directory of a path.
+    /// Link in place of a path's parent directory.
     #[error(
         "{path} is left unchanged because {link} is a symbolic link or a junction, which the operator does not follow; remove the link"
     )]

@@ -1,7 +1,7 @@
 //! Backup of the host owner's files that wicd replaces. A copy is kept beside each of them until wicd no longer needs its own file, and is then
 //! restored.
 //!
-//! A copy is recorded before wicd claims the file, and removed from the record together with the claim, so that the owner's file and wicd's are
+//! A copy enters the record together with wicd's claim to the file, and leaves it together with the claim, so that the owner's file and wicd's are
 //! never confused.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::ownership::Ownership;
 /// Maximum size of a file to back up, in bytes. Configuration files are smaller.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Path of the copy of a file.
+/// Path of a file's copy.
 fn copy_of(path: &str) -> String {
     format!("{path}.before-wicd")
 }
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(test_host.read(LOGINS).map(|content| content.len()), Some(large.len()));
     }
 
-    /// Whenever wicd crashes, no content of the owner is lost, and no file of wicd stays.
+    /// No crash of wicd loses content of the owner, or leaves a file of wicd after the next cleanup.
     #[test]
     fn a_file_of_the_owner_is_restored_after_a_crash_anywhere() {
         let is_restored = |test_host: &TestHost, about: &str| {

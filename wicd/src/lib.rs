@@ -6,14 +6,14 @@
 //! * [`ownership`]: record of what wicd has put on the host, so that a cleanup removes exactly that.
 //! * [`secure`]: verifies that the operator's directories are real directories, and that only administrators can change
 //!   their content.
-//! * [`credential_plugin`]: registration of a plugin of Container Credential Guard.
+//! * [`credential_plugin`]: registration of a Container Credential Guard plugin.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
-//! * [`lock`]: lock file, held by the one process that changes the host.
+//! * [`lock`]: lock file, so that operations and checks of the services do not change the host at the same time.
 //! * [`maintenance`]: maintenance requests of a host administrator, to drain the node and to hand it back.
 //! * [`network`]: host network for kube-proxy, created before kube-proxy starts.
 //! * [`processes`]: process trees.
 //! * [`daemon`]: Windows service that keeps the host in its desired state.
-//! * [`kept_files`]: backup of the owner's files that wicd replaces, restored once wicd no longer needs its own.
+//! * [`kept_files`]: backup of the host owner's files that wicd replaces, restored once wicd no longer needs its own.
 //! * [`files`]: reading, and atomic writing and placing of files.
 //! * [`images`]: image store of containerd.
 //! * [`reach`]: checks of connections and ports in the host's network.

@@ -1,4 +1,5 @@
-//! Lock file of the host, held by the one operation or service that changes the host.
+//! Lock file of the host, so that operations and checks of the services do not change the host at the same time. Image downloads, log rotation, and
+//! the renewal of certificates and tokens run without it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::time::{Duration, Instant};

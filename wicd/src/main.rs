@@ -27,11 +27,11 @@ enum Command {
     Start { operation: String },
     /// Restart the host
     Reboot { operation: String },
-    /// Pull and pin images, unpin those that are no longer listed
+    /// Pin listed images, pull at most one of them, unpin those that are no longer listed
     Pull { operation: String },
-    /// Remove everything that the operator put on the host
+    /// Remove everything that the ownership record lists
     Cleanup { operation: String },
-    /// Collect support data, change nothing
+    /// Collect support data in an archive, change nothing else
     Support { operation: String },
     /// Run as the Windows service; started by the service manager
     Service,
@@ -82,7 +82,7 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     use anyhow::Context;
     use wicd::windows::{WindowsHost, library, service};
 
-    library::from_system_only().context("cannot restrict the search path of libraries")?;
+    library::from_system_only().context("cannot restrict the library search path")?;
     // Fails only if the process has a TLS provider already, which is not possible here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Some((verb, operation)) = command.verb() {

@@ -47,7 +47,7 @@ pub enum Action {
     },
     /// Hand the node back: the operator verifies it, and allows pods on it again
     End {
-        /// Seconds to wait until the node is Ready and its maintenance is over
+        /// Seconds to wait until the node is Ready and its maintenance is over; by default, the command does not wait
         #[arg(long, value_name = "SECONDS")]
         wait: Option<u32>,
     },

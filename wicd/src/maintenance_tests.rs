@@ -138,7 +138,7 @@ async fn a_maintenance_waits_until_the_node_is_drained_and_returns_it() {
     assert!(test_host.run(Action::Status).await.message().contains("state: Drained\nrequest: patches"));
     assert_eq!((test_host.run(Action::End { wait: None }).await.code(), test_host.request()), (0, None));
     let outcome = test_host.run(Action::End { wait: Some(30) }).await;
-    assert_eq!(outcome.code(), 3, "nothing has verified it yet");
+    assert_eq!(outcome.code(), 3, "the operator has not verified the node yet");
     assert!(outcome.message().contains("administrators have requested"), "{outcome:?}");
     test_host.cluster.set_node(&[(key::MAINTENANCE_STATE, "Returning")]);
     assert!(test_host.run(Action::End { wait: Some(30) }).await.message().contains("verifies"));
@@ -215,6 +215,6 @@ async fn each_refusal_has_its_code() {
     assert_eq!(test_host.run(begins(60, false)).await.code(), 4);
     let not_a_node = FakeHost::temporary();
     let means = MaintenanceContext { host: &not_a_node, connect: &test_host.cluster, say: &|_| {}, second: SECOND };
-    assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "it is not a node");
+    assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "the host is not a node");
     assert!(test_host.cluster.patches.lock().unwrap().is_empty());
 }

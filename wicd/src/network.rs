@@ -19,13 +19,13 @@ use crate::ownership::Ownership;
 
 /// Name of the pod network, as in WMCO.
 pub const HNS_NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
-/// Names of all networks of the overlay, as in WMCO. Their endpoints are removed with them.
+/// Names of all overlay networks, as in WMCO. Their endpoints are removed with them.
 pub const HNS_NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", HNS_NETWORK];
-/// Name of the service that creates the networks of the overlay, as in WMCO.
+/// Name of the service that creates the overlay networks, as in WMCO.
 pub const OVERLAY_SERVICE: &str = "hybrid-overlay-node";
-/// Flag of [`OVERLAY_SERVICE`] with the VXLAN port of the networks.
+/// Flag of [`OVERLAY_SERVICE`] that sets the VXLAN port of its networks.
 const PORT_FLAG: &str = "hybrid-overlay-vxlan-port";
-/// VXLAN port of networks without the flag.
+/// VXLAN port of the networks without [`PORT_FLAG`].
 const USUAL_PORT: u16 = 4789;
 /// Name of the endpoint whose address kube-proxy uses, as in WMCO.
 pub const ENDPOINT: &str = "VIPEndpoint";
@@ -86,7 +86,7 @@ pub enum Next {
     Write(String),
 }
 
-/// Progress of a call of [`prepare`].
+/// Progress of a [`prepare`] call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// All files and the endpoint match the desired state.
@@ -99,7 +99,7 @@ pub enum Progress {
     Waiting(String),
 }
 
-/// Observes the host's network, and takes the next step. While kube-proxy is `running`, its configuration is not touched.
+/// Observes the host's network, and takes the next step for CNI and kube-proxy. While kube-proxy is `running`, its configuration is not touched.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -138,8 +138,9 @@ pub fn vxlan_port(command: &str) -> Option<u16> {
     Some(USUAL_PORT)
 }
 
-/// Removes networks with another VXLAN port, before [`OVERLAY_SERVICE`] starts with this command line: the service would keep them with their
-/// port. First ends the containers, whose endpoints are removed with the networks; kubelet recreates the containers. Records the new port.
+/// Removes the overlay networks if their recorded VXLAN port is not that of this command line, before [`OVERLAY_SERVICE`] starts with it: the service
+/// would keep the networks with their port. First ends the containers, whose endpoints are removed with the networks; kubelet recreates the
+/// containers. Records the new port.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -172,7 +173,7 @@ pub fn node_subnet(node: Option<&Value>) -> Option<&str> {
     node?.get("metadata")?.get("annotations")?.get(NODE_SUBNET)?.as_str()
 }
 
-/// CNI directory, if a service needs it. Its whole content is wicd's, unless the directory existed before.
+/// CNI directory, if a service needs it. A cleanup removes it with its content, unless the directory existed before.
 pub fn trees(services: &ServicesConfig) -> Option<String> {
     let prepared = |p: &Prepare| matches!(p, Prepare::OvnHybridNetwork(_));
     services.services.iter().filter_map(|s| s.prepare.as_ref()).any(prepared).then(|| CNI_DIRECTORY.to_owned())
@@ -346,8 +347,8 @@ fn cni_conf(network: &Network, wish: DesiredNetwork<'_>) -> Result<String, Strin
 }
 
 /// Configuration of kube-proxy: kind `KubeProxyConfiguration`, `kubeproxy.config.k8s.io/v1alpha1`, in JSON, which is YAML.
-/// Omitted fields have their defaults. The feature gates WinDSR and WinOverlay are on since Kubernetes 1.33, and are not set because later
-/// versions may remove them.
+/// Omitted fields have their defaults. The feature gates WinDSR and WinOverlay are both on by default since Kubernetes 1.33, and are not set because
+/// later versions may remove them.
 fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: DesiredNetwork<'_>) -> Result<String, String> {
     let subnet = match wish.node_subnet {
         Some(text) => Ipv4Network::expect(text, &format!("annotation {NODE_SUBNET} of the Node"))?,

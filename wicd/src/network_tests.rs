@@ -266,7 +266,7 @@ const PLACES: [&str; 12] = [
 ];
 
 proptest! {
-    /// Whatever HNS answers, no code panics, all requests are for endpoints, and the files have valid content.
+    /// No answer of HNS makes the code panic; all requests are for endpoints, and the files have valid content.
     #[test]
     fn any_answer_of_hns_is_used_or_refused(
         changes in prop::collection::vec((any::<bool>(), prop::sample::select(PLACES.to_vec()), any_json()), 0..4),

@@ -34,7 +34,7 @@ pub fn reserved<'a>(wanted: impl IntoIterator<Item = &'a str>) -> impl Iterator<
 const LEGACY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// File with copies of the certificates that WMCO has added to the trusted ones.
 const LEGACY_IMPORTED_CERTS: &str = r"C:\k\imported-certs.pem";
-/// Directory of WMCO's configuration of registry mirrors.
+/// Directory of WMCO's registry mirror configuration.
 const LEGACY_REGISTRIES: &str = r"C:\k\containerd\registries";
 /// Files of WMCO in a shared directory, which itself is never touched.
 const LEGACY_FILES: [&str; 4] = [
@@ -58,7 +58,7 @@ const LEGACY_TREES: [&str; 11] = [
     path::KUBELET_PKI,
 ];
 
-/// Path of the copy of the record. Without a record, the services of the operator look like those of WMCO.
+/// Path of the record's copy. Without a record, the services of the operator look like those of WMCO.
 const COPY: &str = r"C:\k\wicd\owned.copy.json";
 
 /// Record of the operator's objects on the host, stored in [`api::host::path::OWNED`].
@@ -69,29 +69,30 @@ pub struct Ownership {
     pub services: BTreeSet<String>,
     /// Payload and configuration files, which the next `apply` removes unless they are still desired.
     pub placed: BTreeSet<String>,
-    /// Other files that wicd has created.
+    /// Other files that wicd has created, and those of WMCO.
     pub files: BTreeSet<String>,
     /// Directories that did not exist before. A cleanup removes those that are empty.
     pub directories: BTreeSet<String>,
-    /// Directories that a cleanup removes with their content, such as logs and state: those that did not exist before, and those with certificates.
+    /// Directories that a cleanup removes with their content, such as logs and state: those that did not exist before, those with certificates, and
+    /// those of WMCO.
     pub trees: BTreeSet<String>,
-    /// Machine-wide environment variables with their original values, `None` if they did not exist.
+    /// Machine-wide environment variables with their original values; `None` if they did not exist, or WMCO replaced an unknown value.
     pub env_vars: BTreeMap<String, Option<String>>,
     /// Certificates (lower-case hex of the DER) that were not trusted before.
     pub trusted: BTreeSet<String>,
     /// Certificates (lower-case hex of the DER) that WMCO has added. They stay while the host is a node: the operator does not know which of them
     /// the cluster still needs.
     pub adopted_trust: BTreeSet<String>,
-    /// Registry keys below `HKLM` that did not exist before.
+    /// Registry keys below `HKLM` of the credential plugins that wicd registers.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub keys: BTreeSet<String>,
-    /// Registry keys below `HKLM` that are open for writing, with the previous owner and access list as a security descriptor in hex.
+    /// Registry keys below `HKLM` that wicd has opened for writing, with the previous owner and access list as a security descriptor in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub opened_keys: BTreeMap<String, String>,
-    /// Programs that were not excluded from the antivirus before.
+    /// Programs for which wicd has created an exclusion from Windows Defender.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded: BTreeSet<String>,
-    /// VXLAN port of the networks of the hybrid overlay.
+    /// VXLAN port of the hybrid overlay networks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan_port: Option<u16>,
     /// Routes that wicd has created.
@@ -110,7 +111,7 @@ pub struct Ownership {
 pub struct Routes {
     /// ID of the boot in which the routes were created.
     pub boot_id: String,
-    /// Routes that wicd has created since then.
+    /// Routes that wicd has created in that boot.
     pub made: Vec<Route>,
 }
 
@@ -144,7 +145,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Removes the record and its copy. None of the recorded objects may be left.
+    /// Removes the record and its copy. The caller has removed all recorded objects.
     ///
     /// # Errors
     /// Fails when the copy or the record cannot be removed.
@@ -179,7 +180,7 @@ impl Ownership {
         *self == Self::only_left(self.trees.clone())
     }
 
-    /// Changes the record. The caller holds the [`crate::lock`].
+    /// Loads, changes and writes the record. The caller holds the [`crate::lock`].
     ///
     /// # Errors
     /// Fails when [`Ownership::load_or_adopt`] fails, or the record cannot be written.
@@ -226,7 +227,7 @@ impl Ownership {
         Ok(owned)
     }
 
-    /// Claims the missing parent directories of a file. `C:\k` and `C:\k\wicd` are never claimed: the operator creates and removes them.
+    /// Claims the missing parent directories of a file. `C:\k` and `C:\k\wicd` are never claimed: the operator removes them after the cleanup.
     ///
     /// # Errors
     /// Fails when a directory cannot be inspected.

@@ -1,7 +1,7 @@
 //! Protection of wicd's directories: they must be real directories whose content only administrators of the host can change.
 //!
-//! By default, every user may create directories on `C:`, and change what is created in them later. So a directory of wicd may exist already as a
-//! link, or belong to a user, who can change its access list at any time. Such a directory is refused with a remedy. A directory of an administrator
+//! By default, every user may create directories on `C:`, and owns what they create. So a directory of wicd may exist already as a link, or belong to
+//! a user, who can change its access list at any time. Such a directory is refused with a remedy. A directory of an administrator
 //! is taken over: Administrators become the owner of it and its content.
 //!
 //! Parent directories (`C:\var`, `C:\var\log`) are shared with other programs. A user who may rename one or its entries can replace wicd's
@@ -16,7 +16,7 @@ use crate::host::{Host, HostError, Kind, PathEntry};
 
 /// Directory of kubelet's state.
 const KUBELET: &str = r"C:\var\lib\kubelet";
-/// Directory of the volumes of pods. Users of containers, who are not administrators of the host, read and write here.
+/// Directory of pod volumes. Users of containers, who are not administrators of the host, read and write here.
 pub const VOLUMES: &str = r"C:\var\lib\kubelet\pods";
 /// Parent directories that are shared with other programs. Each comes after its own parent.
 const SHARED: [&str; 3] = [r"C:\var", r"C:\var\lib", path::LOGS];
@@ -54,13 +54,13 @@ pub fn root(host: &dyn Host) -> Result<(), HostError> {
 /// Refuses `C:\k` and `C:\k\wicd` if they cannot be trusted. Changes nothing.
 ///
 /// # Errors
-/// [`HostError::Refused`] for a directory that is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot
-/// be inspected.
+/// [`HostError::Refused`] for a directory that is a link, is a file, or belongs to a user who may not be an administrator. Also fails when a directory
+/// cannot be inspected.
 pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
     [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory, Guard::Private).map(drop))
 }
 
-/// Restricts read access to the operator's uploads to administrators. Other users never have write access there.
+/// Restricts read access to the operator's uploads to administrators. Other users never have write access there. A missing directory is success.
 ///
 /// # Errors
 /// Fails when the directory is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot be inspected or
@@ -110,7 +110,7 @@ pub fn state<'a>(
 ///
 /// # Errors
 /// [`HostError::Refused`] for the first directory that is a link, is a file, or belongs to a user who may not be an administrator,
-/// [`HostError::Link`] for a link above it. Also fails when it cannot be inspected.
+/// [`HostError::Link`] for a link above it. Also fails when a directory cannot be inspected.
 pub fn check_state<'a>(
     host: &dyn Host,
     desired: &'a Desired,

@@ -92,13 +92,14 @@ pub struct HostState {
     /// Services of other container runtimes and node agents that are not disabled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub container_runtimes: Vec<String>,
-    /// Reason why the host cannot reach the API server of the request. Absent if it can.
+    /// Reason why the host cannot reach the API server of the request. Absent if it can. This field and those after it are set only in answers to
+    /// requests for facts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,
     /// Ports in the request that cannot be bound: a program listens on them, or Windows reserves them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports_in_use: Vec<u16>,
-    /// Causes for which Windows itself waits for a restart. This field and those after it are set only in answers to requests for facts.
+    /// Causes for which Windows itself waits for a restart.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart_causes: BTreeSet<RestartCause>,
     /// Antivirus programs of the host.
@@ -139,7 +140,7 @@ pub struct Machine {
     pub default_address: Option<String>,
     /// Free bytes on C:.
     pub disk_free: u64,
-    /// True if wicd runs with administrator's rights.
+    /// True if wicd runs with administrator rights.
     pub is_admin: bool,
     /// State of the Windows feature Containers.
     pub containers_feature: Feature,
@@ -183,9 +184,9 @@ pub enum ServiceState {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Marker {
-    /// ID of the last operation that changed the host.
+    /// ID of the last operation that configured the host.
     pub operation: String,
-    /// Newest epoch that the host has received.
+    /// Epoch of that operation, or a lower one of a request that declared it void.
     pub epoch: i64,
     /// ID of the cluster: UID of its Namespace `kube-system`.
     #[serde(default)]

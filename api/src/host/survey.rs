@@ -11,7 +11,7 @@ pub enum RestartCause {
     Servicing,
     /// Windows Update has installed an update.
     WindowsUpdate,
-    /// The computer got another name, or joined or left a domain.
+    /// The computer got another name or joined a domain.
     NameOrDomain,
 }
 

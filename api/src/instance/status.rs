@@ -52,8 +52,8 @@ pub struct WindowsInstanceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 104))]
     pub annotated_username: Option<String>,
-    /// True if the host holds the name of its Node although `nodeRef` is not set: the API server had no Node of that
-    /// name when the host was about to get its identity.
+    /// True if the host holds the name of its Node although `nodeRef` is not set: the API server had no Node of that name when the host was about
+    /// to get its identity, or the Node was deleted since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_node_name: bool,
     /// The IP address at which the host was last reached, with its pinned host key and its machine id. Certificates

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn removals_of_git_and_flux_sources_default_to_ten_percent() {
+    fn removals_of_a_git_source_default_to_ten_percent() {
         let git = Inventory { git: Some(GitSource::default()), ..Inventory::default() };
         assert_eq!(git.max_removals(), Some(IntOrPercent::Percent(10)));
         assert_eq!(Inventory::default().max_removals(), None);

@@ -14,9 +14,9 @@ use crate::{
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
-    /// Number of hosts that may join at the same time. The same limit applies separately to repairs, to changes and removals of nodes that are not
-    /// available, and to changes without disruption. The next payload is sent at the same time to that many nodes and twice `rollout.maxUnavailable`.
-    /// Defaults to 10.
+    /// Number of hosts that may join at the same time. The same limit applies separately to repairs, to changes of nodes that are not available, to
+    /// removals of such nodes, and to changes without disruption. The next payload is sent at the same time to that many nodes and twice
+    /// `rollout.maxUnavailable`. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_concurrent: Option<i32>,
@@ -79,7 +79,8 @@ pub struct Rollout {
     /// Reaction when `maxFailures` is reached. Defaults to Pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<FailureAction>,
-    /// Begin no new operation on any host. Operations in progress are completed. Defaults to `false`.
+    /// Begin no new operation on any host, except the release of hosts. Joins, removals and changes that have begun on a host are completed; a
+    /// change that has only begun to drain its node is aborted. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// Time until which the operator begins no new operation on any host, as with `paused`. The pool continues by itself at that time. A time that
@@ -153,8 +154,8 @@ pub struct Remediation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 604_800))]
     pub not_ready_seconds: Option<i32>,
-    /// Number or percentage of nodes that are not Ready above which the operator assumes a common cause: it repairs none, and the rollout waits for lost
-    /// nodes. Defaults to 20%.
+    /// Number or percentage of nodes that are not Ready above which the operator assumes a common cause: it repairs none, and the rollout waits for
+    /// lost nodes. Defaults to 20%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unhealthy: Option<IntOrPercent>,
     /// Reaction to files, services and variables on a host that another process or user changed. Defaults to Heal.

@@ -158,7 +158,7 @@ pub struct WindowsBuild {
 pub struct InventoryStatus {
     /// The source, for example `git https://git.example.com/hosts` or `ConfigMap windows-instances`.
     pub source: String,
-    /// Revision of the source: `main@sha1:<commit>` for Git and Flux, the resource version for an object.
+    /// Revision of the source: for example `main@sha1:<commit>` for Git and Flux, and the resource version for a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// Author of the revision, as recorded in the commit.
@@ -218,7 +218,7 @@ pub struct RolloutStatus {
     /// Time when all nodes of the step followed the version: the pause begins then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_reached_time: Option<Time>,
-    /// True if all nodes have followed the version once.
+    /// True once all nodes have followed the version, apart from nodes that failed, are on hold, are lost or would lose settings.
     #[serde(default)]
     pub completed: bool,
     /// True if too many nodes failed, so that all return to `fromVersion`. The version is not retried.

@@ -254,15 +254,15 @@ pub struct ContainerdSettings {
     pub max_concurrent_downloads: Option<i32>,
 }
 
-/// Rotation and level of the logs of services. They are rotated by default.
+/// Rotation and level of the logs of services. Logs are rotated by default.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
-    /// Size in bytes at which a log is rotated. Defaults to 100Mi.
+    /// Size in bytes at which a log is rotated. Defaults to the operator's `--services-log-file-size`, or 100Mi if that is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = POSITIVE_SIZE)]
     pub max_size: Option<Quantity>,
-    /// Seconds after which a rotated log is deleted. Defaults to 604800 (a week).
+    /// Seconds after which a rotated log is deleted. Defaults to the operator's `--services-log-file-age`, or 604800 (a week) if that is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 3600, max = 315_360_000))]
     pub max_age_seconds: Option<i32>,

@@ -1,7 +1,7 @@
-//! User acts on a pool, given as annotations: the acts in force, and their records. Pure.
+//! User acts that are given as annotations: acts on a pool, with their records, and requests for another attempt on a host. Pure.
 //!
-//! GitOps tools remove annotations that they did not write, some within seconds. Therefore an act is recorded in the pool's status when it is seen,
-//! and only another act revokes it.
+//! GitOps tools remove annotations that they did not write, some within seconds. Therefore an act on a pool is recorded in the pool's status when it
+//! is seen, and only another act revokes it.
 
 use api::{
     RecordedAct, RolloutStatus, Time, WindowsInstance, WindowsNodePool,
@@ -18,7 +18,7 @@ pub const OF_POOL: &[&str] = &[key::APPROVE, key::APPROVE_REMOVAL, key::ACCEPT_L
 
 /// Maximum length of a recorded value, in bytes. A longer value is not recorded, and is in force only while the annotation exists.
 const MAX_VALUE_BYTES: usize = 1024;
-/// Maximum length of a field manager's name in a record, and of a value in a message.
+/// Maximum length of a field manager's name in a record, and of a value in a message, in characters.
 const MAX_NAME_LEN: usize = 128;
 
 /// Returns the annotation key without its group, as the status records it.
@@ -30,7 +30,8 @@ fn recorded<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a RecordedAct>
     pool.status.as_ref()?.acts.iter().find(|act| act.annotation == short(key))
 }
 
-/// Returns the value of the act with the annotation `key`, if it is in force.
+/// Returns the value of the act with the annotation `key`, if the act is in force: the value of the annotation or, without one, the recorded value.
+/// A used act is not in force, and an empty value revokes the act.
 pub fn in_force<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a str> {
     let (written, recorded) = (pool.annotations().get(key), recorded(pool, key));
     let value = match (written, recorded) {
@@ -58,13 +59,14 @@ pub fn ineffective_approval_note(pool: &WindowsNodePool, rollout: &RolloutStatus
     let (version, value) = (&rollout.to_version, line(&act.value, MAX_NAME_LEN));
     let act = Act::ApproveVersion(pool.metadata.name.as_deref().unwrap_or_default(), version);
     Some(format!(
-        "the annotation {}={value} has no effect: the pool changes to version {}. To approve that, {act}",
+        "the annotation {}={value} has no effect: the pool changes to version {}. To approve this version, {act}",
         key::APPROVE,
         services_version::short(version)
     ))
 }
 
-/// Returns a user's requests for another attempt on a host, joined in one text; `None` without any. A newly trusted host key counts as a request.
+/// Returns a user's requests for another attempt on a host, joined by a space; `None` without any. An annotation that trusts a host key counts as a
+/// request.
 pub fn retry_requested(instance: &WindowsInstance) -> Option<String> {
     let requested: Vec<&str> = retries(instance).collect();
     (!requested.is_empty()).then(|| requested.join(" "))
@@ -97,7 +99,7 @@ pub fn to_record(pool: &WindowsNodePool, now: Time) -> Option<Vec<RecordedAct>> 
     (next != before).then_some(next)
 }
 
-/// Returns the record of one annotation, if it has or keeps one.
+/// Returns the record to store for one annotation. Without an annotation, an earlier record stays unless its act is used or revoked.
 fn next(pool: &WindowsNodePool, key: &str, now: Time) -> Option<RecordedAct> {
     let before = recorded(pool, key);
     let Some(written) = pool.annotations().get(key).filter(|value| value.len() <= MAX_VALUE_BYTES) else {
@@ -158,7 +160,7 @@ mod tests {
     #[test]
     fn only_another_act_revokes_an_act() {
         let long = "9".repeat(MAX_VALUE_BYTES + 1);
-        // Annotation, record, value in force, next record.
+        // Columns: case, annotation, record, value in force, next record.
         for (about, written, recorded, force, next) in [
             ("no act", None, None, None, None),
             ("a new act", Some("3"), None, Some("3"), Some(("3", false))),

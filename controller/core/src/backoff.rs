@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Returns the delay before the next attempt after `failures` failures in a row: `base`, doubled each time, at most `max`, with up to 20 % jitter in
-/// either direction, so that hosts that failed together do not retry together. `spread` is any number from which the jitter is computed.
+/// Returns the delay before the next attempt after `failures` failures in a row. It is `base` after the first failure, and doubles with each further
+/// failure up to `max`. Jitter of up to 20 % in either direction is then added, so that hosts that failed together do not retry together. `spread` is
+/// any number from which the jitter is computed.
 pub fn backoff(failures: u32, base: Duration, max: Duration, spread: u32) -> Duration {
     let doubled = base.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
     doubled.min(max) * (800 + spread % 401) / 1000

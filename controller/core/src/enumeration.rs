@@ -1,6 +1,6 @@
 //! Lists and counts for messages, whose length must not grow with the number of items.
 
-/// Returns the first three names of a list, and the number of the others.
+/// Returns the first three names of a list as text, and the number of the others if there are any: `a, b, c and 2 more`.
 pub(crate) fn first_names(names: &[String]) -> String {
     let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     match names.len() {

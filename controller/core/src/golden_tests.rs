@@ -33,11 +33,11 @@ fn assert_golden(name: &str, about: &str, value: &Value) {
     let there = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         there == text,
-        "controller/core/goldens/{name}.yaml is not what is rendered now; UPDATE_GOLDENS=1 rewrites it. Now:\n{text}"
+        "controller/core/goldens/{name}.yaml differs from the result of this test; set UPDATE_GOLDENS=1 to rewrite it. Result:\n{text}"
     );
 }
 
-/// Returns a service in a form that is easy to compare: one line for each argument.
+/// Returns a service in a form that is easy to compare: each word of its command has a line of its own.
 fn shown(service: &Service) -> Value {
     let command: Vec<&str> = service.path.split(' ').collect();
     let mut shown = serde_json::to_value(service).unwrap();
@@ -46,7 +46,7 @@ fn shown(service: &Service) -> Value {
 }
 
 #[test]
-fn what_hosts_get_on_each_platform() {
+fn the_rendering_for_each_platform_matches_its_golden_file() {
     let platforms =
         [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
     for platform in platforms {
@@ -80,7 +80,7 @@ fn what_hosts_get_on_each_platform() {
 /// Checks the results that depend on the Windows version. The rendering does not depend on it, because the host is not known at that time. The
 /// version decides whether a host may become a node, and which message users read.
 #[test]
-fn what_depends_on_the_version_of_windows() {
+fn the_preflight_results_for_each_windows_version_match_their_golden_file() {
     for WindowsVersion { name, build, support_ends, image, .. } in VERSIONS {
         let verdict = |os_name: &str, os_build: String| {
             let machine = Machine {

@@ -5,10 +5,10 @@
 //! * [`rollout`]: hosts of a pool that may be worked on now, and the progress of a change.
 //! * [`machines`]: Machines that are hosts, and Machines that are replaced.
 //! * [`node`]: owner of a Node, and the metadata that it must have.
-//! * [`operation`]: next step of a join, an update, a removal or a key rotation on one host.
+//! * [`operation`]: checks of a host, and the next step of its join, change or removal.
 //! * [`status`]: status and conditions of pools and instances.
 //! * [`drain`]: pods that leave a node, and the meaning of the response to an eviction.
-//! * [`acts`]: acts of users by annotations, and their records.
+//! * [`acts`]: user acts that are given as annotations, and their records.
 //! * [`csr`]: certificate requests that are approved, and those that are denied.
 //! * [`render`]: services and configuration files of hosts.
 //! * [`wait`]: what hosts and pools wait for, and what ends each wait.

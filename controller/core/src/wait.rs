@@ -193,7 +193,7 @@ impl Idle {
                 "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable)".into(),
             ),
             Self { is_node: true, .. } => {
-                (Cause::Disruption, "waits until another node may be disrupted (rollout.maxUnavailable)".into())
+                (Cause::Disruption, "waits until one more node may be disrupted (rollout.maxUnavailable)".into())
             }
             _ => (Cause::TurnToLeave, "waits for its turn to be deconfigured (provisioning.maxConcurrent)".into()),
         };
@@ -236,7 +236,7 @@ mod tests {
         for (idle, cause, expected) in [
             (join, Cause::TurnToJoin, "its turn to join (provisioning.maxConcurrent)"),
             (leave, Cause::TurnToLeave, "its turn to be deconfigured (provisioning.maxConcurrent)"),
-            (node, Cause::Disruption, "another node may be disrupted (rollout.maxUnavailable)"),
+            (node, Cause::Disruption, "one more node may be disrupted (rollout.maxUnavailable)"),
             (Idle { has_machine: true, ..node }, Cause::Machine, "until its Machine is deleted"),
             (Idle { pause, ..node }, Cause::Pause, "its pool is paused (rollout.paused)"),
             (
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_listed_once() {
+    fn no_cause_is_listed_twice() {
         for (i, cause) in Cause::ALL.iter().enumerate() {
             assert_eq!(Cause::ALL.iter().position(|c| c == cause), Some(i), "{cause:?} is listed twice");
         }

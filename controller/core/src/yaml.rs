@@ -164,7 +164,7 @@ fn meaning(text: &str) -> Meaning {
     }
 }
 
-/// Line number of a fault, and a message about it.
+/// Line number of a fault, from 1, and a message about it.
 pub type Fault = (usize, String);
 
 /// Returns the documents of a text, as far as they can be read, and the faults up to the first syntax error.
@@ -229,7 +229,7 @@ fn syntax(text: &str, line: usize, problem: &str) -> String {
     let this = text.lines().nth(line - 1).unwrap_or_default();
     let indent = &this[..this.len() - this.trim_start().len()];
     if indent.contains('\t') {
-        return "a tab cannot indent in YAML: use spaces".into();
+        return "YAML cannot be indented with tabs: use spaces".into();
     }
     format!("invalid YAML: {}", text::line(problem, 80))
 }
@@ -329,7 +329,7 @@ impl Builder {
                 },
                 Some((key, _)) if key == "<<" => merged.push(node),
                 Some((key, line)) if !seen.insert(key.clone()) => {
-                    self.faults.push((line, format!("duplicate `{}`: remove one", text::escape(&key, 80))));
+                    self.faults.push((line, format!("duplicate key `{}`: remove one", text::escape(&key, 80))));
                 }
                 Some((key, line)) => members.push(Member { key, line, value: node }),
             },
@@ -348,7 +348,7 @@ impl Builder {
         for source in sources {
             match source.kind {
                 Kind::Map(from) => members.extend(from.into_iter().filter(|m| seen.insert(m.key.clone()))),
-                _ => self.faults.push((source.line, "`<<` merges objects only".into())),
+                _ => self.faults.push((source.line, "`<<` can merge only objects".into())),
             }
         }
         members

@@ -51,15 +51,15 @@ fn each_value_has_its_line() {
 #[test]
 fn each_fault_has_its_line_and_message() {
     for (text, line, part) in [
-        ("a: 1\nb: 2\na: 3\n", 3, "duplicate `a`"),
-        ("a:\n\tb: 1\n", 2, "a tab cannot indent"),
+        ("a: 1\nb: 2\na: 3\n", 3, "duplicate key `a`"),
+        ("a:\n\tb: 1\n", 2, "cannot be indented with tabs"),
         ("a: [1\nb: 2\n", 2, "invalid YAML"),
         ("a: !thing 1\n", 1, "a tag"),
         ("a: !thing {}\n", 1, "a tag"),
         ("a: *x\n", 1, "invalid YAML"),
         ("a: &x [*x]\n", 1, "an alias must not be inside"),
         ("? [a]\n: b\n", 1, "a key must be text"),
-        ("a:\n  <<: 1\n", 2, "merges objects only"),
+        ("a:\n  <<: 1\n", 2, "can merge only objects"),
         ("a: \"x\n", 1, "invalid YAML"),
     ] {
         let (_, faults) = documents(text);
@@ -97,7 +97,7 @@ fn a_long_text_that_is_repeated_counts_by_its_length() {
 }
 
 #[test]
-fn one_document_as_json() {
+fn a_single_document_becomes_json() {
     let read = |text: &str| document(text).map(|node| node.to_json());
     let json = serde_json::json!({"a": 1, "b": "1", "c": true, "d": null, "e": [1.5, "022"], "f": "0x1f"});
     assert_eq!(read("a: 1\nb: '1'\nc: yes\nd: ~\ne: [1.5, 022]\nf: 0x1f\n"), Ok(json));
@@ -107,7 +107,7 @@ fn one_document_as_json() {
 }
 
 #[test]
-fn what_plain_text_means() {
+fn plain_text_has_its_type() {
     for (text, means) in [
         ("", Meaning::Null),
         ("~", Meaning::Null),

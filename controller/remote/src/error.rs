@@ -34,7 +34,7 @@ pub enum RemoteError {
         /// Path of the program on the host.
         path: String,
     },
-    /// The machine at the address is not a Windows host, or offers no SFTP.
+    /// The machine at the address has no `C:\windows\system32`, or offers no SFTP.
     #[error(
         "the machine at {address} does not show C:\\Windows over SFTP: it is not a Windows host, or its SSH server does not offer SFTP; check the address, \
          and the line \"Subsystem sftp\" in its sshd_config"
@@ -81,7 +81,7 @@ pub enum RemoteError {
         /// Output of wicd.
         log: String,
     },
-    /// wicd returned an incomplete or invalid answer.
+    /// The answer of wicd is incomplete or invalid, or its archive of support data is missing.
     #[error(
         "the answer of wicd {verb} on the host is incomplete or cannot be read; the operator retries. If that repeats, check whether another program changes files in C:\\k\\wicd"
     )]

@@ -88,7 +88,8 @@ pub fn message(text: &str) -> String {
     text::line(text, MAX_MESSAGE)
 }
 
-/// Returns the boot time of the host by its own clock, rounded down to the minute so that it is the same at each observation. The clock may be wrong.
+/// Returns the boot time of the host by its own clock, which may be wrong. The time is rounded down to the minute, so that it rarely differs between
+/// observations.
 fn boot_time(machine: &Machine) -> Option<Time> {
     let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
     let minute = Timestamp::from_millisecond(started.div_euclid(MINUTE_MS).checked_mul(MINUTE_MS)?).ok()?;

@@ -12,7 +12,7 @@ use crate::{
     ssh::{Connection, PERMISSION_DENIED, SshError},
 };
 
-/// Maximum number of uploads. A resumed upload may be damaged, so that the next one starts from the beginning.
+/// Maximum number of uploads. A resumed upload may be damaged, so a second one starts from the beginning.
 const ATTEMPTS: usize = 2;
 
 /// Reports whether the host has exactly this program at [`host::launcher_path`].

@@ -73,7 +73,7 @@ async fn a_program_with_other_bytes_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_partial_upload_is_resumed_only_if_it_has_the_right_bytes() {
+async fn a_partial_upload_is_resumed_and_replaced_if_it_has_wrong_bytes() {
     let bed = Bed::new().await;
     let most = bed.content.len() - 10;
     bed.put(".partial", &bed.content[..most]);
@@ -81,7 +81,7 @@ async fn a_partial_upload_is_resumed_only_if_it_has_the_right_bytes() {
     assert!(sent < bed.wicd.size, "{sent}");
     bed.assert_right();
 
-    // A resumed upload does not send the beginning again, so that the beginning may have any content.
+    // A resumed upload does not send the beginning again, so a wrong beginning is found only by the hash.
     for tampered in [vec![0x90; most], vec![0x90; bed.content.len()], vec![0x90; bed.content.len() + 1]] {
         std::fs::remove_file(bed.path("")).unwrap();
         bed.put(".partial", &tampered);

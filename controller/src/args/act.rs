@@ -40,7 +40,8 @@ pub enum Act {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Pause a pool or a host: no new operation begins, drains are aborted, and a change that has begun on a host finishes.
+    /// Pause a pool or a host: no new operation begins, a drain for a change is aborted, and a change or a removal that has begun on a host
+    /// finishes.
     #[command(after_help = EXIT)]
     Pause {
         /// Pool or host.

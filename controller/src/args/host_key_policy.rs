@@ -89,7 +89,8 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
 
 /// Reports whether the first key that the host of an existing Node shows is trusted. The pool must have the policy `TrustOnAdoption`, and the host
 /// must be a new one: the Node follows no version of this operator (`is_ours` is false), and the instance was not a node before, holds no node name,
-/// and is not leaving. After the log-in, the identification of the host checks that the Node has the address of the connection, before the host gets anything.
+/// and is not leaving. After the log-in, and before the host gets anything, its identification checks that the Node has the address of the
+/// connection.
 pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) -> bool {
     let is_new = instance
         .status

@@ -27,7 +27,9 @@ fn of_container(container: &Value) -> Vec<String> {
     let args: Vec<&str> = container["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let is_subcommand = |word: &str| Operator::command().find_subcommand(word).is_some();
     if !matches!(args.as_slice(), [subcommand] if is_subcommand(subcommand)) || !container["command"].is_null() {
-        faults.push(format!("{name}: {args:?} is not one subcommand: set it by env"));
+        faults.push(format!(
+            "{name}: the container must have one subcommand as its only argument, not {args:?}: set the rest by env"
+        ));
     }
     faults.extend(container["env"].as_array().into_iter().flatten().filter_map(|variable| of_variable(name, variable)));
     faults
@@ -36,7 +38,7 @@ fn of_container(container: &Value) -> Vec<String> {
 fn of_variable(container: &str, variable: &Value) -> Option<String> {
     let name = variable["name"].as_str().unwrap_or_default();
     let is_setting = Run::command().get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == name));
-    (!is_setting).then(|| format!("{container}: {name} sets nothing"))
+    (!is_setting).then(|| format!("{container}: the variable {name} is not a setting of the operator"))
 }
 
 /// Returns the patch operations of a kustomization, also those that are commented out, because users enable them unchanged.
@@ -52,7 +54,7 @@ fn patches(kustomization: &Value) -> Vec<Value> {
 fn of_patch(operation: &Value) -> Vec<String> {
     let path = operation["path"].as_str().unwrap_or_default();
     if path.contains("/args") || path.contains("/command") {
-        return vec![format!("{path}: set it by env")];
+        return vec![format!("{path}: the patch sets arguments: set them by env")];
     }
     let is_variable = path.ends_with("/env/-");
     is_variable.then(|| of_variable(path, &operation["value"])).flatten().into_iter().collect()

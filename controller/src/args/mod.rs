@@ -69,7 +69,8 @@ pub struct Cluster {
     /// Context of the kubeconfig. Defaults to its current context.
     #[arg(long, global = true, help_heading = "Cluster", value_name = "CONTEXT")]
     pub context: Option<String>,
-    /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself ignores this setting.
+    /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself and
+    /// `status --watch` ignore this setting.
     #[arg(long, global = true, help_heading = "Cluster", value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub request_timeout: Duration,
     /// User in whose name requests are made, which you must be allowed to impersonate.
@@ -285,8 +286,8 @@ pub struct Run {
     /// pool takes at most nine times as many connections as are free, and each pool can always take one. At least 1.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100, value_parser = at_least_one)]
     pub max_connections: usize,
-    /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
-    /// apply, and pools with nodes that WMCO has made and this operator has not updated yet take turns.
+    /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools apply, and pools with nodes that
+    /// WMCO has made and this operator has not updated yet take turns, unless they set `rollout.maxUnavailable`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_DISRUPTIONS")]
     pub max_disruptions: Option<u32>,
     /// Time for which an unused version is kept, and interval of the check. For tests.
@@ -320,10 +321,10 @@ pub struct Run {
     /// Validity of the Lease without a renewal, at most 10m. For tests.
     #[arg(long, hide = true, value_parser = lease_duration, default_value = "15s")]
     pub lease_duration: Duration,
-    /// Size at which logs of services on hosts are rotated, for example 100Mi.
+    /// Size at which logs of services on hosts are rotated, for example 50Mi. Defaults to 100Mi.
     #[arg(long, env = "SERVICES_LOG_FILE_SIZE")]
     pub services_log_file_size: Option<String>,
-    /// Age at which rotated logs of services on hosts are deleted, for example 168h.
+    /// Age at which rotated logs of services on hosts are deleted, for example 72h. Defaults to 168h.
     #[arg(long, env = "SERVICES_LOG_FILE_AGE")]
     pub services_log_file_age: Option<String>,
     /// Interval at which logs of services on hosts are flushed, for example 5s.
@@ -355,7 +356,7 @@ pub struct Run {
     /// API server and Flux are reached without a proxy.
     #[arg(long, env = "HTTPS_PROXY", hide_env_values = true)]
     pub https_proxy: Option<String>,
-    /// Addresses that need no proxy.
+    /// Addresses, domains and networks that need no proxy, separated by commas.
     #[arg(long, env = "NO_PROXY", hide_env_values = true)]
     pub no_proxy: Option<String>,
 }

@@ -79,7 +79,7 @@ impl Instances {
         self.store.clone()
     }
 
-    /// Returns one instance from the cache.
+    /// Returns an instance from the cache, if it is there.
     pub(crate) fn get(&self, instance: &ObjectRef<WindowsInstance>) -> Option<Arc<WindowsInstance>> {
         self.count(1);
         self.store.get(instance)
@@ -98,7 +98,7 @@ impl Instances {
         instances
     }
 
-    /// Returns the instances of a pool and, from the same state, the number of nodes that its grants disrupt.
+    /// Returns the instances of a pool and, from the same state, the number of its nodes that open grants may disrupt.
     pub(crate) fn of_pool_and_granted(&self, pool: &str) -> (Vec<Arc<WindowsInstance>>, u32) {
         let fleet = self.fleet.read();
         let instances = fleet.of_pool(pool);
@@ -106,7 +106,8 @@ impl Instances {
         (instances, fleet.disrupting(pool))
     }
 
-    /// Returns all pools that have instances, with the properties that decide whether they share a limit.
+    /// Returns all pools that have instances, with the data for the limits that pools share. `has_own_limit` reports whether a pool sets
+    /// `rollout.maxUnavailable`.
     pub(crate) fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
         self.fleet.read().sharers(has_own_limit)
     }

@@ -31,7 +31,7 @@ pub(crate) const HEALTH_CHECKS: &str = "machinehealthchecks";
 #[derive(Default)]
 pub(crate) struct Machines {
     watched: Mutex<BTreeMap<MachineGroup, Watched>>,
-    /// Notification of a change that pools of Machines may depend on.
+    /// Wakes the task that waits for changes on which pools of Machines may depend.
     pub(crate) changed: Notify,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Served {
     pub health_checks: Option<ApiResource>,
 }
 
-/// Queries the served kinds of an API. Returns `None` if the API is not served.
+/// Queries the served kinds of an API, in its newest known version. Returns `None` if no known version serves both Machines and MachineSets.
 pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result<Option<Served>> {
     for (_, name, versions) in APIS.iter().filter(|a| a.0 == group) {
         for version in *versions {
@@ -171,8 +171,7 @@ pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 Err(error) => return Err(error),
             };
-            // Objects of a kind that is being deleted cannot be created. The existing objects are deleted with the kind, which says nothing about
-            // their hosts.
+            // A CRD that is being deleted no longer offers `create`. Its objects are deleted with it, which says nothing about their hosts.
             let is_served =
                 |plural: &str| resources.iter().any(|r| r.name == plural && r.verbs.iter().any(|v| v == "create"));
             if ["machines", "machinesets"].iter().all(|p| is_served(p)) {

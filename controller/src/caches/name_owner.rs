@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use wnp_core::node::owner::{Evidence, NodeOwner, whose};
 
-/// Reads the Node that the evidence names from the API server, and decides who owns it.
+/// Reads from the API server the Node that the evidence names, and decides who owns it.
 pub(crate) async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<Node>, NodeOwner)> {
     let node = Api::<Node>::all(client.clone()).get_opt(&evidence.name).await?;
     let whose = whose(node.as_ref(), evidence);

@@ -1,7 +1,7 @@
 //! Objects that this operator cannot read, for example because a newer version of the operator wrote them.
 //!
-//! The watch caches do not have such objects, or have an older state that could be read. A pool with such an instance must not be reconciled: its
-//! budget might not count that host, and the host might be mistaken for a new one.
+//! The watch caches do not have such objects, or have an older state that could be read. A pool with such an instance or Node must not be reconciled:
+//! its budget might not count that host, and the host might be mistaken for a new one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -109,7 +109,7 @@ impl Unreadable {
         self.lock().objects.values().filter_map(|o| o.pool.clone()).collect()
     }
 
-    /// Waits until the set of unreadable objects changes.
+    /// Waits until the set of unreadable objects may have changed.
     pub(crate) async fn changed(&self) {
         self.0.changed.notified().await;
     }
@@ -158,7 +158,7 @@ mod tests {
         unreadable.list_ends(KIND);
         unreadable.list_begins(KIND);
         unreadable.note(KIND, &meta("win-2", "b"), "x");
-        assert!(unreadable.of_pool("a").is_some(), "not before the list is complete");
+        assert!(unreadable.of_pool("a").is_some(), "it is not forgotten before the list is complete");
         unreadable.list_ends(KIND);
         assert_eq!(unreadable.pools(), ["b"]);
     }

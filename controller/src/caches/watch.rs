@@ -304,7 +304,7 @@ impl WatchError {
         matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
     }
 
-    /// Returns the message of the API server if it refuses the watch or the object cannot be read, so that a retry would fail again. A broken
+    /// Returns the error message if the API server refuses the watch or the object cannot be read, so that a retry would fail again. A broken
     /// connection is not a refusal.
     pub(crate) fn refusal(&self) -> Option<String> {
         use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
@@ -321,7 +321,10 @@ impl WatchError {
     }
 }
 
-/// Lists the current objects into a cache that is not updated.
+/// Lists the current objects into a cache that is not updated. Records objects that cannot be read in `unreadable`, and leaves them out.
+///
+/// # Errors
+/// Fails when the API server refuses the request or does not answer.
 pub(crate) async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
@@ -427,7 +430,7 @@ mod tests {
             .collect()
             .await;
         changed[..2].sort();
-        assert_eq!(changed, ["a=1", "b=1", "a=2", "b=1", "c=1", "a=3", "c=1"], "c went meanwhile");
+        assert_eq!(changed, ["a=1", "b=1", "a=2", "b=1", "c=1", "a=3", "c=1"], "c was deleted during the interruption");
     }
 
     #[test]

@@ -21,7 +21,7 @@ macro_rules! policy {
     };
 }
 
-/// Manifests of the policies that restrict wicd.
+/// Manifests of the policies that restrict wicd, and cloud-node-managers, for which wicd gets tokens.
 const OF_WICD: &str = policy!("policies/wicd");
 /// Manifests of the policies that restrict the operator and other clients.
 const OTHERS: [&str; 6] = [
@@ -115,7 +115,7 @@ pub fn default_user(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:{COMPONENT}")
 }
 
-/// Returns the policies that restrict wicd, as this release ships them for an operator in this namespace, sorted by name.
+/// Returns the policies on which the rights of wicd depend, as this release ships them for an operator in this namespace, sorted by name.
 pub fn shipped(namespace: &str) -> Vec<Shipped> {
     // These policies do not name the operator.
     parse(OF_WICD, namespace, "")
@@ -153,8 +153,8 @@ fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
     of_kind.filter_map(|d| serde_json::from_value(d.clone()).ok()).collect()
 }
 
-/// Returns the first difference from the release, or `None` if all its policies are in force. An empty list of shipped policies counts as a missing
-/// policy.
+/// Returns the first difference from the `shipped` policies, or `None` if all of them are in force. An empty list of shipped policies counts as a
+/// missing policy.
 pub fn fault(shipped: &[Shipped], seen: &[ObservedGuard]) -> Option<PolicyFault> {
     if shipped.is_empty() {
         let missing = fault_in::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes");
@@ -163,7 +163,7 @@ pub fn fault(shipped: &[Shipped], seen: &[ObservedGuard]) -> Option<PolicyFault>
     shipped.iter().find_map(|guard| fault_of(guard, seen))
 }
 
-/// Returns the first difference of one policy or its binding from the release.
+/// Returns the first difference of one policy or its binding from the release, or `None` if both are in force.
 pub fn fault_of(guard: &Shipped, seen: &[ObservedGuard]) -> Option<PolicyFault> {
     let in_policy = fault_in::<ValidatingAdmissionPolicy>(&guard.name);
     let in_binding = fault_in::<ValidatingAdmissionPolicyBinding>(&guard.name);

@@ -25,14 +25,14 @@ impl RightsProblem {
     /// Returns the problem of a policy that is not in force.
     pub(crate) fn policy(fault: &wicd_policy::PolicyFault) -> Self {
         let message = format!(
-            "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no join or \
-             update of a host begins; {}",
+            "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no operation \
+             begins on a host except a removal or a key rotation; {}",
             wicd_policy::REMEDY
         );
         Self { reason: Reason::PolicyMissing, message }
     }
 
-    /// Returns the problem of a ClusterRoleBinding that another one replaces.
+    /// Returns the problem of a ClusterRoleBinding that must be deleted before the operator creates it again.
     pub(crate) fn replaced() -> Self {
         let message = format!(
             "the ClusterRoleBinding {} is being deleted, or refers to another role: the operator creates it again once it is gone, and the hosts' \
@@ -56,7 +56,7 @@ impl RightsProblem {
 /// State of the rights of the hosts' daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RightsState {
-    /// The API server has not answered yet.
+    /// Not known yet: the API server has not returned all policies, or new policies do not take effect yet.
     NotRead,
     /// The rights are given.
     Given,
@@ -73,7 +73,7 @@ pub(crate) struct WicdRights {
 }
 
 impl Default for WicdRights {
-    /// Returns rights without a known fault, for commands that issue no certificates.
+    /// Returns given rights, for commands that issue no certificates.
     fn default() -> Self {
         Self::new(RightsState::Given)
     }
@@ -110,13 +110,13 @@ impl WicdRights {
             RightsState::Withheld(problem) => Some(problem.clone()),
             RightsState::NotRead => Some(RightsProblem {
                 reason: Reason::PolicyMissing,
-                message: "the operator has not read its admission policies from the API server yet; until then, the hosts' daemons (wicd) get no certificates"
+                message: "the operator has not checked its admission policies yet, and the hosts' daemons (wicd) get no certificates meanwhile; if this lasts, check the API server"
                     .into(),
             }),
         }
     }
 
-    /// Waits until the API server has answered once.
+    /// Waits until the rights are given or withheld for the first time.
     pub(crate) async fn known(&self) {
         // The sender lives as long as `self`.
         let _ = self.standing.subscribe().wait_for(|standing| *standing != RightsState::NotRead).await;

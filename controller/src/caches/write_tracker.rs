@@ -1,5 +1,5 @@
-//! Writes of this process that the watch caches may not have yet, so that no decision is based on an older object, and statuses that are not written
-//! yet.
+//! Writes of this process that the watch caches may not have yet, and statuses that are not written yet. With them, no decision is based on an older
+//! object.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -48,7 +48,7 @@ impl WrittenNodes {
         self.0.lock().insert(written.name_any(), Arc::new(written));
     }
 
-    /// Returns the written Node if `cached` is older. Otherwise forgets it.
+    /// Returns the written Node if `cached` is an older state of it. Otherwise, forgets the written Node.
     pub(crate) fn newer_than(&self, cached: &Node) -> Option<Arc<Node>> {
         let mut nodes = self.0.lock();
         let written = nodes.get(&cached.name_any())?;
@@ -98,14 +98,14 @@ impl UnsavedStatuses {
         is_same.then_some(unsaved.desired)
     }
 
-    /// Forgets instances that are not in `names`.
+    /// Forgets the statuses of instances that are not in `names`.
     pub(crate) fn keep_only(&self, names: &BTreeSet<String>) {
         self.0.lock().retain(|name, _| names.contains(name));
     }
 }
 
-/// Returns the resource version as a number. Versions of one kind can be compared as numbers since Kubernetes 1.35, and before with every API server
-/// that stores its objects in etcd.
+/// Returns the resource version as a number; a version that is not a number counts as the newest. Versions of one kind can be compared as numbers
+/// since Kubernetes 1.35, and before with every API server that stores its objects in etcd.
 fn version_of(object: &impl Resource) -> u64 {
     object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
 }

@@ -26,7 +26,7 @@ use crate::{client::write_count::resource_of, runtime::clock};
 const LASTING: Duration = Duration::from_mins(1);
 /// Time within which a request that is still repeated fails again: the longest wait for an answer plus the longest backoff.
 const REPEATED: Duration = Duration::from_mins(2);
-/// Difference from the clock of the API server that counts as a wrong clock.
+/// Difference from the clock of the API server above which the clock of this machine counts as wrong.
 const MAX_SKEW: SignedDuration = SignedDuration::from_mins(1);
 /// Difference up to which the operator's own clock is not corrected: answers take time, and dates have whole seconds.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);

@@ -1,5 +1,5 @@
-//! Client: its connection to the API server, its command line with grouped help, and its completion by kubectl, which starts the program under
-//! the name `kubectl_complete-windows_node_pools`.
+//! Connection to the API server, and the command line of the kubectl plugin: its grouped help, and its completion by kubectl, which starts the
+//! program under the name `kubectl_complete-windows_node_pools`.
 
 pub mod api_server;
 pub(crate) mod cluster_view;
@@ -83,7 +83,7 @@ where
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
         runtime.block_on(async { tokio::time::timeout(PATIENCE, list()).await.ok()?.ok() })
     };
-    // In its own thread, because the completion engine is not asynchronous.
+    // In its own thread: the completion engine is synchronous, and no runtime can block on the thread of another one.
     let found = std::thread::scope(|scope| scope.spawn(found).join()).ok().flatten();
     found.into_iter().flatten().map(CompletionCandidate::new).collect()
 }

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_ca_counts_only_if_the_api_server_that_answers_proves_it() {
+    async fn a_ca_counts_only_if_it_verifies_the_api_server_that_answers() {
         let ((mut config, own), (_, other)) = tokio::join!(api_server(), api_server());
         // During a rotation, there are two CAs.
         for ca in [own.clone(), format!("{other}{own}")] {

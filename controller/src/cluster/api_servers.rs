@@ -52,7 +52,8 @@ fn summary(own: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
     versions
 }
 
-/// Queries the version of an API server. Before any request, the server must present a certificate of the cluster's CA for [`NAME`].
+/// Queries the version of an API server; `None` if it does not answer within [`LIMIT`]. Before any request, the server must present a certificate of
+/// the cluster's CA for [`NAME`].
 async fn version(config: &Config, url: http::Uri) -> Option<Info> {
     let mut config = config.clone();
     config.cluster_url = url;

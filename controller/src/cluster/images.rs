@@ -22,7 +22,7 @@ use crate::cluster::texts;
 /// ConfigMap with mirrors in the operator's namespace, the only source of mirrors on plain Kubernetes.
 const MIRRORS: &str = "image-mirrors";
 const MIRRORS_KEY: &str = "mirrors.yaml";
-/// Secret with registry logins, in the operator's namespace and in [`OPENSHIFT_CONFIG`].
+/// Secret with registry logins: the one in the operator's namespace, or without it, on OpenShift, the one in [`OPENSHIFT_CONFIG`].
 const PULL_SECRET: &str = "pull-secret";
 const OPENSHIFT_CONFIG: &str = "openshift-config";
 

@@ -1,7 +1,7 @@
 //! Cluster facts that the operator detects, so that users need not configure them.
 //!
 //! On OpenShift, most facts come from its configuration objects. Elsewhere, the service network comes from the ServiceCIDR object, and the API
-//! server's URL is the one that the operator uses, unless another URL is configured.
+//! server's URL is the one that the operator uses; in a pod, where that URL names a Service, it must be configured. Settings override detected facts.
 
 pub(crate) mod crds;
 pub(crate) mod release;
@@ -124,7 +124,7 @@ const FIRST_WITH_POLICIES: u32 = 30;
 /// Reason for an API server that is too old.
 pub(crate) const TOO_OLD: Reason = Reason::ApiServerTooOld;
 
-/// Returns the reason why the operator cannot be installed on an API server of this version.
+/// Returns the reason why the operator cannot be installed on an API server of this version, if it is too old.
 pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
     let (Some(1), Some(minor)) = (number(major), number(minor)) else { return None };
     (minor < FIRST_WITH_POLICIES).then(|| {
@@ -288,7 +288,7 @@ impl Addresses {
     }
 }
 
-/// Returns the texts of a list, separated by commas.
+/// Returns the texts of a list, separated by commas; `None` if there are none.
 fn list(object: Option<&DynamicObject>, path: &str) -> Option<String> {
     let texts: Vec<_> = object?.data.pointer(path)?.as_array()?.iter().filter_map(Value::as_str).collect();
     (!texts.is_empty()).then(|| texts.join(","))
@@ -418,8 +418,8 @@ fn is_progressing(cluster_version: &Value) -> bool {
     conditions.into_iter().any(|c| c["type"] == "Progressing" && c["status"] == "True")
 }
 
-/// Reports whether a cloud controller manager initialises the nodes of an OpenShift cluster, by its `Infrastructure`, with the rules of
-/// <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> for kubelet on Linux.
+/// Reports whether a cloud controller manager initialises the nodes of an OpenShift cluster, according to its `Infrastructure`. The rules are those
+/// of <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> for kubelet on Linux.
 fn has_cloud_controller(infrastructure: &Value) -> bool {
     const CLOUDS: [&str; 10] =
         ["AlibabaCloud", "AWS", "Azure", "GCP", "IBMCloud", "KubeVirt", "Nutanix", "OpenStack", "PowerVS", "VSphere"];
@@ -513,7 +513,7 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
     let fault = match api.get_opt(user::NODE_MANAGER).await {
         Ok(Some(_)) => return Ok(None),
         Ok(None) => "is missing",
-        // A Role of an older release lacks the permission, and the ServiceAccount is then missing, too.
+        // The Role of an older release lacks the permission. That release had no such ServiceAccount either.
         Err(kube::Error::Api(status)) if status.code == 403 => "is missing, or the operator may not read it",
         Err(error) => return Err(failed("the ServiceAccount of cloud-node-managers")(error)),
     };
@@ -538,7 +538,7 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
             let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
             Ok(Ipv6Addr::from((u128::from(ip) & mask) + 10).into())
         }
-        _ => Err(bad("it is too small to have a tenth address, which the cluster DNS has")),
+        _ => Err(bad("it is too small to have a tenth address, which the cluster DNS has; correct --service-cidr")),
     }
 }
 

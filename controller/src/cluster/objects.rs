@@ -59,7 +59,7 @@ pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable
     }
 }
 
-/// Reads the certificate that OpenShift's service CA made for windows_exporter. An empty Secret means plain HTTP.
+/// Reads the certificate of windows_exporter, which OpenShift's service CA or a user creates. A Secret without data means plain HTTP.
 pub(super) async fn exporter_tls(
     client: &Client,
     namespace: &str,

@@ -70,7 +70,7 @@ impl Release {
     /// Returns the release for the detected facts. `kept` are the facts that were last in force.
     ///
     /// # Errors
-    /// Fails when [`Self::load`] fails.
+    /// Fails when [`Self::load`] fails. If only the payload's version does not fit and all API servers have the next version, that one is tried, too.
     pub(crate) fn begin(kept: Option<&Kept>, found: Found, args: &Run) -> Result<Self, ReleaseError> {
         let cluster = settled(kept, found);
         match (Self::load(cluster.clone(), args), cluster.next_minor) {

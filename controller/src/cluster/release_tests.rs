@@ -40,7 +40,7 @@ async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
         ("all API servers are new", cluster(36, true), "1.34.9", false),
         ("it is done", cluster(36, false), "1.36.3", true),
         ("the next one, which no payload is for", cluster(37, false), "1.36.3", false),
-        ("a cluster that is taken back", cluster(35, false), "1.34.9", true),
+        ("a control plane that is downgraded", cluster(35, false), "1.34.9", true),
     ] {
         current.follow(Ok(found.into()));
         assert_eq!((kubelet().as_str(), rendered().hash() != last), (expected, changes), "{about}");

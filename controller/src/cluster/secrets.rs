@@ -23,9 +23,7 @@ const CACHE_DURATION: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     /// The Secret does not exist.
-    #[error(
-        "the Secret {namespace}/{name} does not exist; create it, or name another Secret in the settings ssh of the pool"
-    )]
+    #[error("the Secret {namespace}/{name} does not exist; create it, or name another Secret in spec.ssh of the pool")]
     Missing {
         /// Namespace of the Secret.
         namespace: String,
@@ -34,7 +32,7 @@ pub(crate) enum SecretError {
     },
     /// The Secret has no such key.
     #[error(
-        "the Secret {namespace}/{name} has no key {key:?} (it has: {has}): add this key, or change the settings ssh of the pool"
+        "the Secret {namespace}/{name} has no key {key:?} (it has: {has}): add this key, or change spec.ssh of the pool"
     )]
     NoKey {
         /// Namespace of the Secret.

@@ -84,7 +84,7 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> VersionError {
 /// Number of attempts to store a version while another client stores other content.
 const ATTEMPTS: usize = 3;
 
-/// Version that this process has stored, or that was read, and verified if its name has a digest.
+/// Version that this process has stored or read, and verified if its name has a digest.
 #[derive(Clone)]
 struct Known {
     stored: Arc<Stored>,

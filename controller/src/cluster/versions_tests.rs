@@ -1,4 +1,4 @@
-//! Tests of stored versions: how they are read, replaced and collected.
+//! Tests of stored versions: how they are read, replaced and restored.
 
 use api::TemplateSpec;
 use serde_json::{Value, json};

@@ -40,25 +40,25 @@ use wnp_core::csr::{
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
 /// Interval at which an open request is evaluated again, for changes without an event.
 const AGAIN: Duration = Duration::from_mins(1);
-/// Delay before a request is evaluated again after an error of the API server.
+/// Delay before a request is evaluated again after an API error. A conflict needs no delay, because the watch delivers the change.
 const RETRY: Duration = Duration::from_secs(10);
 /// Concurrency of the controller: unlimited. With a limit, it would pick requests in no fixed order, and a host whose
 /// request is always passed over would time out.
 const UNLIMITED: u16 = 0;
-/// Maximum number of requests that are decided at once, in order of arrival. Each decision takes two API calls, and the client limits its rate: more
-/// decisions at once would only delay all other calls.
+/// Maximum number of requests that are decided at once, in order of arrival. Each decision takes about two API calls, and the client limits its rate:
+/// more decisions at once would only delay all other calls.
 const DECISIONS: usize = 128;
-/// Number of objects per page of the list. Each may have a megabyte.
+/// Number of objects per page of the list. Each object may be a megabyte large.
 const PAGE: u32 = 50;
 
 /// Watches all certificate requests, and approves or denies those of the operator's hosts until `shutdown`.
 ///
 /// - `hosts` returns the claim of a host by node name. Start this function only when the caches behind it are filled.
-/// - `revise` returns the verdict to carry out: the circumstances may forbid an approval or a denial.
+/// - `revise` returns the verdict to carry out instead: for example, nothing is denied while the other operator may still run.
 /// - `on_verdict` is called after an approval or a denial has been written, and, within a rate limit, when a request begins to wait or waits for
 ///   another reason.
-/// - `own` identifies the operator's own requests. The issuer approves the requests of this process. The approver approves those that an earlier
-///   process left.
+/// - `own` identifies the operator's own requests. [`request_and_sign`](super::request_and_sign) approves those that it is issuing. The approver
+///   approves those that were abandoned, for example by an earlier process.
 /// - `again` triggers another evaluation of requests, for changes that no request shows.
 ///
 /// Only one replica at a time should run this function. Two replicas would do no harm: each write is bound to the version that was evaluated.
@@ -73,7 +73,7 @@ pub async fn run<H: Hosts>(
 ) {
     let clients = clients.into();
     let kept = Arc::new(Mutex::new(Kept::default()));
-    // Pools do not report unreadable requests: the client that posts a request chooses its labels.
+    // Unreadable requests are not recorded for pools: the client that posts a request chooses its labels, and with them the pool.
     let (requests, events) = watch::readable(
         clients.watch,
         watcher::Config::default().page_size(PAGE),
@@ -179,7 +179,7 @@ impl<H: Hosts> Approver<H> {
         });
     }
 
-    /// Evaluates a request on cached state. Confirms an approval or a denial with the API server, and writes it.
+    /// Evaluates a request on cached state. Confirms an approval or a denial with the API server, and writes it. Reports a verdict that is news.
     async fn carry_out(&self, csr: &CertificateSigningRequest) -> kube::Result<()> {
         let verdict = match self.judge(csr) {
             Verdict::Approve(_) if self.is_being_issued(csr) => return Ok(()),
@@ -205,8 +205,9 @@ impl<H: Hosts> Approver<H> {
         Ok(())
     }
 
-    /// Decides a request once a permit is free. Returns the verdict that the objects in the API server lead to, which was written if it decides the
-    /// request. Returns `None` if the request is decided or has changed, its host has reached the limit of approvals, or the operator stops.
+    /// Waits for a permit, evaluates a request again with objects from the API server, and writes the new verdict if it is an approval or a denial.
+    /// Returns the new verdict, or `None` if the request is decided or has changed, its host has reached the limit of approvals, or the operator
+    /// stops.
     async fn decide_in_turn(&self, csr: &CertificateSigningRequest, judged: &Verdict) -> kube::Result<Option<Verdict>> {
         let Some(_permit) = self.stop.run_until_cancelled(self.decisions.acquire()).await else { return Ok(None) };
         let request = {
@@ -221,7 +222,7 @@ impl<H: Hosts> Approver<H> {
             index.request(csr)
         };
         let revise = |verdict| match (self.revise)(verdict) {
-            // Other denials are already counted.
+            // If the first verdict was a denial as well, `Index::judge` has counted it.
             Verdict::Deny { .. } if matches!(judged, Verdict::Approve(_)) && !self.admits_denial(csr) => {
                 Verdict::NotOurs
             }
@@ -257,7 +258,7 @@ impl<H: Hosts> Approver<H> {
         known.is_some_and(|known| known.resource_version() == csr.resource_version())
     }
 
-    /// Evaluates a request on cached state, rate limits and the current restrictions of the operator.
+    /// Returns the verdict on a request from cached state, within the rate limit of denials and the current restrictions of the operator.
     fn judge(&self, csr: &CertificateSigningRequest) -> Verdict {
         let verdict = self.with_index(|index, claims| {
             if !self.is_as_known(csr) {
@@ -288,7 +289,8 @@ impl<H: Hosts> Approver<H> {
     }
 }
 
-/// Evaluates a request again with the Nodes of the involved hosts read from the API server, and writes that verdict.
+/// Evaluates a request again with the Nodes of the involved hosts read from the API server. Returns the verdict, which is written if it decides the
+/// request.
 pub(super) async fn confirm_and_decide<H: Hosts>(
     api: &Api<CertificateSigningRequest>,
     hosts: &H,
@@ -304,7 +306,7 @@ pub(super) async fn confirm_and_decide<H: Hosts>(
         confirmed.insert(node, claim);
     }
     let claims = |node: &str| confirmed.get(node).cloned().unwrap_or_else(|| hosts.lookup(node));
-    // The order of several requests was decided before.
+    // No queue is passed, because the first evaluation has checked the request's place in its queue.
     let verdict = revise(verdict(csr, request, &claims, &Outstanding::default(), operator_user));
     decide(api, csr, &verdict).await.map(|_| verdict)
 }
@@ -319,9 +321,8 @@ fn keep_essentials(csr: &mut CertificateSigningRequest) {
     csr.spec.request.0.shrink_to_fit();
 }
 
-/// Writes a verdict to the `approval` subresource, bound to the version that was evaluated.
-///
-/// Writes nothing for a verdict that decides nothing.
+/// Writes an approval or a denial to the `approval` subresource, bound to the version that was evaluated, and returns the written object. Returns
+/// `csr` unchanged for any other verdict.
 pub(super) async fn decide(
     api: &Api<CertificateSigningRequest>,
     csr: &CertificateSigningRequest,

@@ -178,7 +178,7 @@ async fn denials_of_one_requester_are_limited() {
     assert_eq!(api.all_calls().iter().filter(|call| call.method == "PATCH").count(), 10);
 }
 
-/// The conflicting version arrives through the watch before or after the conflict.
+/// Covers both orders: the conflicting version may arrive through the watch before or after the conflict.
 #[tokio::test]
 async fn a_request_is_evaluated_again_after_a_conflict() {
     let api = FakeApi::new();

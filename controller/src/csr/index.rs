@@ -1,4 +1,4 @@
-//! Index of the open requests that the verdict on a request depends on. No I/O.
+//! Index of the open requests. It limits the requests of each requester, and approves only the first one in each queue. No I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -42,8 +42,8 @@ pub(super) struct Index {
     waiting: BTreeMap<String, Waiting>,
     /// True if the waiting requests have changed since the last report.
     is_unreported: bool,
-    /// Rate limit of denials. Each denial, approval and wait causes a write or an event. A requester, which may be a compromised host, must not
-    /// cause these without limit.
+    /// Rate limits of denials, of approvals and of reports that a request waits. Each causes a write or an event. A requester, which may be a
+    /// compromised host, must not cause these without limit.
     denials: Rate,
     approvals: Rate,
     waits: Rate,
@@ -81,7 +81,7 @@ impl Index {
         csrs: impl IntoIterator<Item = &'a CertificateSigningRequest> + Clone,
         claims: Claims<'_>,
     ) {
-        // The due requests of one host depend on all its requests.
+        // Which requests of a host are due depends on all its requests.
         for csr in csrs.clone() {
             self.open.observe(csr);
         }
@@ -195,8 +195,8 @@ impl Index {
         }
     }
 
-    /// Returns the requests that users may approve, the newest of each Node, if they have changed since the last call. Kubelet waits for its newest
-    /// request alone.
+    /// Returns the newest request of each Node that users may approve, or `None` if nothing has changed since the last call. A kubelet waits only for
+    /// its newest request.
     pub(super) fn manual_requests(&mut self) -> Option<Vec<Pending>> {
         if !std::mem::take(&mut self.is_unreported) {
             return None;

@@ -135,7 +135,7 @@ fn the_reason_of_a_wait_is_reported_once() {
     assert!(!waits(&mut index, &queued), "its turn comes by itself");
     assert_eq!(index.waiting(), [""; 0]);
     index.replace(&[younger], &proven);
-    assert!(waits(&mut index, &other), "another of its name");
+    assert!(waits(&mut index, &other), "a new request with this name");
     index.forget(&older);
     assert!(index.waiting.is_empty());
 }
@@ -181,7 +181,7 @@ fn events_and_approvals_of_a_host_are_limited() {
     for minute in 0..2 {
         let then = now + WINDOW * minute;
         let reported = all.iter().filter(|csr| index.is_news(csr, &cause, then)).count();
-        assert_eq!(reported, LIMIT as usize, "what was not reported is in the next minute");
+        assert_eq!(reported, LIMIT as usize, "each minute has its own limit");
     }
     let approved = all.iter().filter(|csr| {
         let is_allowed = index.allows_approval(csr, now);
@@ -195,7 +195,7 @@ fn events_and_approvals_of_a_host_are_limited() {
         csr.spec.username = Some(OPERATOR.into());
         csr
     };
-    assert!(all.iter().all(|csr| index.allows_approval(&of_operator(csr), now)), "it asks for all hosts");
+    assert!(all.iter().all(|csr| index.allows_approval(&of_operator(csr), now)), "the operator asks for all hosts");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Certificate requests of the operator itself: the first certificates of a host whose identity it has just proven over SSH.
+//! Certificate requests that the operator itself posts, for a host whose identity it has just proven over SSH.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ const OPERATOR: &str = "the operator";
 /// Error of a certificate request of the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum CsrError {
-    /// The verdict on the host's request is not an approval, for example because the host, or a process on it, is not what was proven.
+    /// The verdict on the host's request is not an approval, for example because the request names another host.
     #[error("the operator did not approve the certificate request that the host sent over SSH: {message}")]
     Refused {
         /// Reason of the verdict.
@@ -65,7 +65,7 @@ pub enum CsrError {
     },
     /// The object was replaced before its certificate was issued.
     #[error(
-        "certificate request {name} was deleted and created again before its certificate was issued, and the operator does not use the other one. The \
+        "certificate request {name} was deleted and created again before its certificate was issued, and the operator does not use the new one. The \
          operator retries; if this happens again, find the client that deletes and creates certificate requests"
     )]
     Replaced {
@@ -149,14 +149,14 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
 /// Gets a certificate for the request that a host sent over SSH, and returns the certificate and its chain as PEM.
 ///
 /// The request is evaluated like any other before it is posted. The approver of this process skips requests in `issuing`. A repeated call with the
-/// same request finds the same object and certificate. Nothing is deleted: the cluster removes the object after an hour.
+/// same request finds the same object and certificate. Nothing is deleted: the cluster removes an approved object after an hour.
 ///
 /// # Errors
 /// [`CsrError::Refused`] when the verdict on the request is not an approval for this host and `kind`. [`CsrError::Api`] when the API server refuses a
 /// call or does not answer. [`CsrError::NameTaken`] when an object with the name exists and has other content. [`CsrError::Replaced`] when another
 /// object replaces the request. [`CsrError::NotIssued`] when the request is denied or has failed, and [`CsrError::Deleted`] when it is deleted.
 /// [`CsrError::TimedOut`] when no signer issues the certificate within a minute. [`CsrError::WrongCertificate`] when the certificate is not for the
-/// key and subject of the request, is that of a certificate authority, or has expired.
+/// key and subject of the request, is a CA certificate, or has expired.
 pub async fn request_and_sign(
     client: Client,
     claim: &Claim,
@@ -167,7 +167,7 @@ pub async fn request_and_sign(
 ) -> Result<String, CsrError> {
     let wanted = build(claim, kind, csr_pem, expiration)?;
     let name = wanted.metadata.name.clone().unwrap_or_default();
-    // Before the approver can see the request.
+    // Registered before the approver can see the request.
     let _registered = issuing.begin(name.clone());
     let failed = |doing| {
         let name = name.clone();
@@ -228,8 +228,8 @@ pub async fn request_and_sign(
     }
 }
 
-/// Waits until the request is issued or refused; `None` if it is deleted. Polls, because a watch for each of many requests costs a list and a
-/// connection each, and signers take milliseconds.
+/// Waits until the request is issued or refused, and returns it, or `None` if it is deleted. Polls, because each watch would cost a list and a
+/// connection, and signers take milliseconds.
 async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result<Option<CertificateSigningRequest>> {
     let mut pause = FIRST_LOOK;
     loop {
@@ -242,7 +242,7 @@ async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result
     }
 }
 
-/// Returns the object to post, if its verdict is an approval.
+/// Returns the object to post. Fails with [`CsrError::Refused`] unless the verdict on it is an approval for `kind`.
 fn build(
     claim: &Claim,
     kind: Kind,
@@ -304,8 +304,8 @@ fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
     Some(format!("{} {}: {}", ended.type_, part(&ended.reason), part(&ended.message)))
 }
 
-/// Checks that the first certificate of `chain` is for the key and subject of `request`, is not that of a certificate authority, and has not expired
-/// at `now` (seconds since 1970).
+/// Checks that the first certificate of `chain` is for the key and subject of `request`, is not a CA certificate, and has not expired at `now`
+/// (seconds since 1970).
 fn check_certificate(chain: &[u8], request: &Request, now: i64) -> Result<(), &'static str> {
     let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is not PEM") };
     let Ok(certificate) = pem.parse_x509() else { return Err("is not an X.509 certificate") };

@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Time for which a decision is remembered. Afterwards, the watch has shown the decision.
+/// Time for which a decision is remembered. By then, the watch has shown the decision.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// Requests that the approver must skip, although its cache shows them as undecided: a second decision on the same request costs a write, and causes
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_registered_as_long_as_any_issues_it() {
+    fn a_name_is_registered_until_its_last_registration_ends() {
         let issuing = Issuing::default();
         let (first, second) = (issuing.begin("a".into()), issuing.clone().begin("a".into()));
         drop(first);
@@ -90,6 +90,6 @@ mod tests {
         assert!(issuing.has_decided("a", start) && !issuing.has_decided("b", start));
         assert!(!issuing.has_decided("a", start + REMEMBERED));
         issuing.decided("b".into(), start + REMEMBERED);
-        assert_eq!(issuing.0.lock().decided.len(), 1, "what is old is forgotten");
+        assert_eq!(issuing.0.lock().decided.len(), 1, "old decisions are forgotten");
     }
 }

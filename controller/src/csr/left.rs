@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use wnp_core::csr::pending::Pending;
 
-/// Requests that users may approve, one for each Node. Shared by the approver and the pools, which report them.
+/// Requests that users may approve, at most one for each Node. Shared by the approver and the pools, which report them.
 #[derive(Clone, Debug)]
 pub struct ManualRequests(Arc<watch::Sender<Arc<Vec<Pending>>>>);
 

@@ -59,7 +59,7 @@ pub struct OwnRequests {
     pub issuing: Issuing,
 }
 
-/// Triggers of another evaluation of requests, and the report of the waiting ones.
+/// Triggers for another evaluation of requests, and the report of waiting requests.
 pub struct ReevaluationTriggers {
     /// Report of the requests that only users may approve.
     pub left: ManualRequests,
@@ -75,14 +75,14 @@ impl Default for ReevaluationTriggers {
     }
 }
 
-/// Source of the claims of hosts.
+/// Source of host claims.
 pub trait Hosts: Send + Sync + 'static {
     /// Returns the claim of a host by node name, from the caches. The caches must know every host of every pool from the first call: the request of
     /// an unknown host counts as foreign, and in wicd's name space as invalid.
     fn lookup(&self, node: &str) -> Option<Claim>;
 
-    /// Returns the claim of a host after reading its Node from the API server, for a request to the signer of `kind`. Returns `None` also if the Node
-    /// is known to belong to another owner.
+    /// Returns the claim of a host after reading its Node from the API server. `kind` is the kind of the requested certificate, if the request's
+    /// signer has one. Returns `None` if the host is unknown, or its Node is known to belong to another owner.
     ///
     /// # Errors
     /// Fails when the API server refuses a request or does not answer.

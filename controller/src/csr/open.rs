@@ -12,7 +12,8 @@ use super::Kind;
 /// costs a signature check. Each kind has its own limit: serving requests that wait for a user, which a kubelet repeats every quarter of an hour,
 /// must not block the renewal of the host's identity.
 const MAX_OF_ONE_HOST: usize = 20;
-/// Maximum number of requests of any other requester that are evaluated at a time. Such a requester may act for many hosts.
+/// Maximum number of requests of any other requester for one kind of certificate that are evaluated at a time. Such a requester may act for many
+/// hosts.
 const MAX_OF_OTHERS: usize = 1000;
 
 /// Maximum number of unfinished requests of one host for one kind of certificate that are kept in memory. The requester of a dropped request

@@ -8,9 +8,9 @@ use std::{
 use tokio::time::Instant;
 use tracing::warn;
 
-/// Maximum count of one requester in each [`WINDOW`].
+/// Maximum number of actions, for example denials, for one requester in each [`WINDOW`].
 pub(super) const LIMIT: u32 = 10;
-/// Time after which the count starts again.
+/// Time after which all counts start again.
 pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
 /// Counts of each requester since `began`.

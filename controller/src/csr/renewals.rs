@@ -26,7 +26,7 @@ impl Default for Renewals {
 }
 
 impl Renewals {
-    /// Records an approved renewal request of wicd. `now` is the time of the approval.
+    /// Records an approved renewal request of wicd, and ignores requests of others. `now` is the time of the approval.
     pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
         let Some((node, end)) = renewal(request, now) else { return };
         self.ends.lock().insert(node.clone(), end);
@@ -49,7 +49,8 @@ impl Renewals {
     }
 }
 
-/// Returns the node whose wicd certificate a request renews, and the expiry of the new certificate.
+/// Returns the node whose wicd certificate a request renews, and the expiry of the new certificate. Returns `None` for a request of another client
+/// or without a lifetime.
 fn renewal(request: &CertificateSigningRequest, now: Timestamp) -> Option<(String, Timestamp)> {
     let node = request.spec.username.as_deref()?.strip_prefix(REQUESTER)?;
     let life = SignedDuration::from_secs(request.spec.expiration_seconds?.into());
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_renewal_of_wicd_is_not_forgotten() {
+    fn a_renewal_of_wicd_tells_its_node_and_expiry() {
         let now = Timestamp::from_second(1000).unwrap();
         for (user, seconds, expected) in [
             ("system:wicd-node:win-1", Some(60), Some(("win-1".to_owned(), Timestamp::from_second(1060).unwrap()))),

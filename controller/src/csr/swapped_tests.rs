@@ -1,4 +1,4 @@
-//! Tests against a client that may create and delete requests, but not approve them, and replaces one during its approval.
+//! Tests of state that changes during a decision: a client without the right to approve replaces the request, or the Node has another owner.
 
 use serde_json::{Value, json};
 

@@ -61,7 +61,7 @@ pub(super) fn parsed(request: Value) -> CertificateSigningRequest {
     serde_json::from_value(request).unwrap()
 }
 
-/// Returns the path of the subresource for the approval of a request.
+/// Returns the path of a request's `approval` subresource.
 pub(super) fn approval(name: &str) -> String {
     format!("{REQUESTS}/{name}/approval")
 }
@@ -87,12 +87,12 @@ pub(super) async fn name_of(node: &str, pem: &str) -> String {
     }
 }
 
-/// Waits until the condition holds.
+/// Waits until the condition holds, for at most 20 s. `what` describes the condition.
 pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
     let holds = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(20), holds).await.is_ok(), "{what}");
+    assert!(tokio::time::timeout(Duration::from_secs(20), holds).await.is_ok(), "not within 20 s: {what}");
 }

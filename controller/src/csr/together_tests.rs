@@ -129,7 +129,7 @@ async fn a_request_is_decided_while_hundreds_of_others_are_evaluated_repeatedly(
     approver.await.unwrap();
 }
 
-/// An approval by the issuer may meet a conflict, and its operation may end before the next attempt.
+/// An approval by the issuer may meet a conflict, and its operation may end before the next attempt succeeds.
 #[tokio::test]
 async fn a_failed_approval_is_not_remembered_as_a_decision() {
     let api = FakeApi::new();

@@ -101,7 +101,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Evicts one pod. After the deadline, deletes the pod despite a refusal by its budget if the pool sets `onTimeout: Force`.
+    /// Evicts one pod. After the drain's timeout, deletes the pod despite a refusal by its budget if the pool sets `onTimeout: Force`.
     async fn ask(&mut self, pod: &Pod) -> Result<Asked, DrainError> {
         let target = Target::of(pod);
         let _in_flight = self.cx.limits.permit(&target.namespace).await;

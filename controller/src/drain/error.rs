@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wnp_core::drain::InvalidRule;
 
-/// Error of a pass, a cordon or an uncordon. All are safe to retry: a drain keeps no state but that of the cluster.
+/// Error of a pass, a cordon or an uncordon. All are safe to retry: a drain keeps no essential state outside of the cluster.
 ///
 /// A drain that is refused or has timed out is a result, not an error: see [`State`](super::State).
 #[derive(Debug, thiserror::Error)]

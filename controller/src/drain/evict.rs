@@ -68,7 +68,7 @@ pub(super) async fn evict(
     }
 }
 
-/// Deletes a pod despite its budget. Only for `onTimeout: Force`, after the deadline and after a refusal. `grace_period_seconds` is at least
+/// Deletes a pod despite its budget. Only for `onTimeout: Force`, after the drain's timeout and after a refusal. `grace_period_seconds` is at least
 /// 1: 0 would free the pod's name before its containers are known to have stopped.
 pub(super) async fn delete(client: &Client, target: &Target, grace_period_seconds: u32) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &target.namespace);

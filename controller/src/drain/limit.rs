@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
-/// Evictions per second of all drains together.
+/// Maximum number of evictions per second, over all drains together.
 const RATE: u32 = 20;
 /// Maximum burst of evictions after an idle period.
 const BURST: u32 = 40;

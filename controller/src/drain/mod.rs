@@ -65,7 +65,7 @@ pub(crate) struct Progress {
     /// Obstacles, at most 5, sorted: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of an obstacle does not change between
     /// passes, so that the caller can report each new set once.
     pub blockers: Vec<String>,
-    /// True if the deadline has passed.
+    /// True if the drain has exceeded its timeout.
     pub overdue: bool,
     /// Time until the next call. Zero after [`State::Drained`] and [`State::TimedOut`].
     pub next: Duration,
@@ -85,7 +85,7 @@ pub(crate) enum State {
     Drained,
     /// The drain is not complete yet.
     Waiting,
-    /// The deadline has passed, and the drain stops. Only with `OnTimeout::Abort`.
+    /// The drain has exceeded its timeout, and stops. Only with `OnTimeout::Abort`.
     TimedOut,
     /// Eviction of a pod is not allowed under these options, so this pass evicted no pod. The blockers name the pod and the remedy.
     Refused,

@@ -317,7 +317,7 @@ impl<'a> Pass<'a> {
         if self.waited < PATIENCE { RETRY } else { SLOW_RETRY }
     }
 
-    /// Limits a wait to the deadline, because another step may be due then.
+    /// Limits a wait to the rest of the drain's timeout, because the pass after the timeout may force or abort the drain.
     pub(super) fn clip(&self, wait: Duration) -> Duration {
         match self.timeout() {
             Some(timeout) if !self.overdue() => {

@@ -314,7 +314,7 @@ async fn mirror_pods_stay_and_finished_ones_with_data_leave() {
 }
 
 #[tokio::test]
-async fn terminating_pods_are_waited_for_and_named_once_overdue() {
+async fn terminating_pods_are_waited_for_and_named_once_stuck() {
     let going = |name, at: &str| changed(pod(name), "/metadata/deletionTimestamp", json!(at));
     let bed = Bed::new(&[
         going("a", "2026-11-21T12:00:30Z"),
@@ -334,7 +334,7 @@ async fn terminating_pods_are_waited_for_and_named_once_overdue() {
 }
 
 #[tokio::test]
-async fn an_unreachable_node_is_not_waited_for() {
+async fn a_deleted_pod_of_an_unreachable_node_is_not_waited_for() {
     let gone = changed(pod("a"), "/metadata/deletionTimestamp", json!("2026-11-21T12:00:30Z"));
     let progress = Bed::on(&node(true, Some("op-1"), "Unknown"), &[gone]).pass().await;
     assert_eq!(progress.state, State::Drained);
@@ -370,7 +370,7 @@ async fn lower_orders_leave_first() {
 }
 
 #[tokio::test]
-async fn force_deletes_blocked_pods_after_the_deadline_with_full_grace() {
+async fn force_deletes_blocked_pods_after_the_timeout_with_full_grace() {
     let mut bed = Bed::new(&[pod("cart"), pod("web")]);
     bed.options.timeout = Some(Duration::from_mins(2));
     bed.options.on_timeout = OnTimeout::Force;
@@ -378,7 +378,7 @@ async fn force_deletes_blocked_pods_after_the_deadline_with_full_grace() {
     bed.at = 119;
     let progress = bed.pass().await;
     assert_eq!((progress.overdue, progress.forced.len()), (false, 0));
-    assert_eq!(progress.next, Duration::from_secs(1), "a wait ends at the deadline");
+    assert_eq!(progress.next, Duration::from_secs(1), "a wait ends at the timeout");
 
     bed.at = 120;
     bed.api.on("DELETE", "/api/v1/namespaces/shop/pods/cart", 200, pod("cart"));
@@ -428,7 +428,7 @@ async fn a_forced_deletion_never_has_grace_zero() {
 }
 
 #[tokio::test]
-async fn at_the_deadline_abort_stops_and_wait_goes_on() {
+async fn at_the_timeout_abort_stops_and_wait_goes_on() {
     let mut bed = Bed::new(&[pod("cart")]);
     bed.api.on("POST", &eviction("cart"), 429, budget("cart"));
     bed.at = 3600;
@@ -443,7 +443,7 @@ async fn at_the_deadline_abort_stops_and_wait_goes_on() {
     assert_eq!(bed.evictions().len(), 1, "no pod is evicted any more");
 
     bed.options.timeout = Some(Duration::ZERO);
-    assert_eq!(bed.pass().await.state, State::Waiting, "zero seconds counted as a deadline");
+    assert_eq!(bed.pass().await.state, State::Waiting, "zero seconds counted as a timeout");
 }
 
 #[tokio::test]

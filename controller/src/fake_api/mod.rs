@@ -63,7 +63,7 @@ struct Route {
     replies: VecDeque<Reply>,
 }
 
-/// Fault that a test injects at a write.
+/// Fault that a test injects at a write to [`Objects`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtWrite {
     /// The write takes effect, but its client gets no answer.
@@ -108,7 +108,7 @@ impl FakeApi {
         with(self.0.lock().objects.as_mut().unwrap())
     }
 
-    /// Sets a fault at the write with this number, counted from now and from 0.
+    /// Sets a fault at the write with this number, counted from now and from 0. Scripted answers and Event objects do not count.
     pub(crate) fn at_write(&self, number: usize, what: AtWrite) {
         let mut state = self.0.lock();
         state.fault = Some((state.writes + number, what));
@@ -155,14 +155,14 @@ impl FakeApi {
         self.add(method, path, Reply::Json(code, body))
     }
 
-    /// Adds an answer that is held back until the returned `Notify` releases it.
+    /// Adds an answer with status 200 that is held back until the returned `Notify` releases it.
     pub(crate) fn hold(&self, method: &str, path: &str, body: Value) -> Arc<Notify> {
         let release = Arc::new(Notify::new());
         self.add(method, path, Reply::Held(release.clone(), body));
         release
     }
 
-    /// Adds an answer that comes after this time.
+    /// Adds an answer with status 200 that comes after this time.
     pub(crate) fn late(&self, method: &str, path: &str, time: Duration, body: Value) -> &Self {
         self.add(method, path, Reply::Late(time, body))
     }

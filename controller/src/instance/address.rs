@@ -7,7 +7,12 @@ use tokio::sync::Semaphore;
 
 use api::{Failures, Step};
 
-use super::{error::StepError, failures::until, idle_session, scope::Scope};
+use super::{
+    error::{Contact, StepError},
+    failures::until,
+    idle_session,
+    scope::Scope,
+};
 use crate::{args::host_key_policy::fingerprint_of, runtime::events::EventReason};
 use wnp_core::operation::identity::{Identity, Purpose};
 
@@ -133,7 +138,11 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             let last_message = format!("{what}: {}", failures.last_message);
             scope.status.record().address_failures =
                 Some(Failures { step: Step::VerifyAddress, last_message, ..failures });
-            scope.mark_unreachable(&error);
+            match error.contact() {
+                Contact::Failed => scope.mark_unreachable(&error),
+                Contact::Answered => scope.mark_reachable(),
+                Contact::NotTried => {}
+            }
             scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
             let note = format!("{reason}: {what}: {error}");
             scope.say(EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
@@ -163,6 +172,7 @@ fn unverified(known_key: Option<&str>, is_moved: bool, address: &str, port: i32)
 }
 
 /// Logs in to the host at the address of its entry, and identifies the host. Records its host key and its facts, unless it belongs to another owner.
+/// `granted` selects the kind of SSH slot, as in [`idle_session::open`].
 pub(super) async fn verify_identity_at_entry(
     scope: &mut Scope,
     purpose: Purpose,

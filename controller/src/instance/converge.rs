@@ -40,7 +40,7 @@ pub(super) enum Converged {
 pub(super) struct FoundNode {
     /// Version that the node follows, or [`UNKNOWN_VERSION`].
     pub version: String,
-    /// SHA-256 of wicd on the host, if the status records no earlier contact and the host has this operator's record.
+    /// SHA-256 of wicd on the host, if the status records no earlier contact, the host has this operator's record, and its Node names a version.
     pub wicd: Option<String>,
 }
 
@@ -288,7 +288,7 @@ impl Scope {
 }
 
 /// Returns the existing node of a host that joins, if there is one: a node of the legacy operator, of another client, or of this operator with
-/// another version or a lost status. The node is adopted unchanged, and updated later like any other node.
+/// another version or a lost status. The host is adopted unchanged, and updated later like any other node.
 ///
 /// `restored` is true if the status records no earlier contact with the host. A host with this operator's record and a Node with a version is then
 /// adopted even if the Node is not Ready.
@@ -332,28 +332,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_ready_node_is_rebuilt_in_place() {
+    fn an_existing_node_is_adopted_and_a_begun_join_continues() {
         let node = |ready: &str, annotations: serde_json::Value| -> Node {
             let status = json!({"conditions": [{"type": "Ready", "status": ready}]});
             serde_json::from_value(json!({"metadata": {"annotations": annotations}, "status": status})).unwrap()
         };
         for (name, ready, annotations, marker, restored, expected) in [
-            ("of another operator", "True", json!({key::VERSION: "10.19.0-a"}), None, false, Some("10.19.0-a")),
-            ("of an unknown client", "True", json!({}), None, false, Some(UNKNOWN_VERSION)),
+            ("a Node of another operator", "True", json!({key::VERSION: "10.19.0-a"}), None, false, Some("10.19.0-a")),
+            ("a Node of an unknown client", "True", json!({}), None, false, Some(UNKNOWN_VERSION)),
+            ("a Node with an empty version", "True", json!({key::VERSION: ""}), None, false, Some(UNKNOWN_VERSION)),
             (
-                "an empty annotation says as little",
+                "a Node of this operator, with another version",
                 "True",
-                json!({key::VERSION: ""}),
-                None,
+                json!({key::VERSION: "1-a"}),
+                Some("1-a"),
+                false,
+                Some("1-a"),
+            ),
+            (
+                "a Node of this operator, without a version",
+                "True",
+                json!({}),
+                Some("1-a"),
                 false,
                 Some(UNKNOWN_VERSION),
             ),
-            ("ours, of another version", "True", json!({key::VERSION: "1-a"}), Some("1-a"), false, Some("1-a")),
-            ("ours, and the Node does not say so", "True", json!({}), Some("1-a"), false, Some(UNKNOWN_VERSION)),
-            ("ours, and it joins", "True", json!({}), Some("2-b"), false, None),
-            ("ours, and its record was lost", "False", json!({key::VERSION: "2-b"}), Some("2-b"), true, Some("2-b")),
-            ("its record was lost, and it says nothing", "True", json!({}), Some("1-a"), true, Some(UNKNOWN_VERSION)),
-            ("one that does not work is made a node", "False", json!({}), None, false, None),
+            ("a join of this operator has begun", "True", json!({}), Some("2-b"), false, None),
+            (
+                "the status was lost, and the Node is not Ready",
+                "False",
+                json!({key::VERSION: "2-b"}),
+                Some("2-b"),
+                true,
+                Some("2-b"),
+            ),
+            (
+                "the status was lost, and the Node has no version",
+                "True",
+                json!({}),
+                Some("1-a"),
+                true,
+                Some(UNKNOWN_VERSION),
+            ),
+            ("a Node that is not Ready does not prevent the join", "False", json!({}), None, false, None),
         ] {
             let marker = marker.map(|v: &str| host::Marker { version: v.into(), ..host::Marker::default() });
             let state = HostState { marker, ..HostState::default() };

@@ -56,7 +56,7 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
     Ok(())
 }
 
-/// Interval at which a node without a slot in the disruption budget checks for one; its pool also triggers a reconcile.
+/// Interval at which an operation without a slot in the disruption budget checks for one. Its pool also triggers a reconcile.
 const PLACE_POLL: Duration = Duration::from_secs(5);
 
 /// Returns the drain options of the pool.
@@ -100,14 +100,14 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     if cordon.is_held(&node) { Ok(None) } else { wait_for_place(scope).await.map(Some) }
 }
 
-/// Waits until the pool finds a slot for the operation or revokes its grant. A pool in mode Plan does neither: nothing was done yet, so the
-/// operation ends.
+/// Waits until the pool finds a slot for the operation or revokes its grant. A pool in mode Plan does neither, so the operation ends; the host was
+/// not changed yet.
 async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.is_plan() {
         scope.drop_operation();
         return Ok(Action::await_change());
     }
-    scope.enter_step(Step::Cordon, "waiting until another node may be disrupted (rollout.maxUnavailable)").await?;
+    scope.enter_step(Step::Cordon, "waiting until one more node may be disrupted (rollout.maxUnavailable)").await?;
     Ok(Action::requeue(PLACE_POLL))
 }
 

@@ -19,7 +19,8 @@ use wnp_core::{
     render::RenderError,
 };
 
-/// Reasons with which wicd reports unusable content of a version. Every other reason that wicd reports is a fault of the host, even an unknown one.
+/// Reasons of wicd that count against the version: its content is invalid, or a call of Windows or a service failed with it. Every other reason of
+/// wicd is a fault of the host, even an unknown one.
 const OF_THE_VERSION: [Reason; 2] = [Reason::PayloadInvalid, Reason::HostCallFailed];
 
 /// Error of a step on a host. Each error has a message with the remedy and a stable reason.
@@ -28,7 +29,7 @@ pub(crate) enum StepError {
     /// The host could not be reached or queried, or reported a failure.
     #[error("{0}")]
     Remote(#[from] RemoteError),
-    /// No trusted host key.
+    /// The operator trusts no host key of the host, or a declared or stored key cannot be used.
     #[error("{0}")]
     HostKey(#[from] HostKeyProblem),
     /// The declared host key of the pool's jump host is invalid.
@@ -42,7 +43,7 @@ pub(crate) enum StepError {
     /// A certificate was not issued.
     #[error("{0}")]
     Csr(#[from] CsrError),
-    /// wicd has no rights now: an admission policy is not in force, or its role binding cannot be written.
+    /// wicd has no rights now, so it gets no certificate, for example because an admission policy is not in force.
     #[error("{0}")]
     Rights(#[from] RightsProblem),
     /// The configuration of the host cannot be rendered.
@@ -63,8 +64,8 @@ pub(crate) enum StepError {
     Drain(#[from] DrainError),
     /// Pods did not leave in time, and the pool sets `onTimeout: Abort`.
     #[error(
-        "the drain took longer than drain.timeoutSeconds, so the operator aborted it and retries it later: remove what blocks the pods, or raise \
-         drain.timeoutSeconds ({blockers})"
+        "the drain took longer than drain.timeoutSeconds, so the operator aborted it and retries it later. Obstacles: {blockers}. Remove them, or \
+         raise drain.timeoutSeconds"
     )]
     DrainTimedOut { blockers: String },
     /// A request to the API server failed.
@@ -84,7 +85,7 @@ pub(crate) enum StepError {
     /// Another host answered, or the host is not proven to be the expected one.
     #[error("{0}")]
     Identity(#[from] Refusal),
-    /// A Node with the host's name belongs to another owner.
+    /// A Node with the host's name exists, and is not proven to belong to the host.
     #[error("the Node {name} exists and is not proven to belong to this host: {why}")]
     NodeNameTaken {
         name: String,
@@ -104,8 +105,8 @@ pub(crate) enum StepError {
     },
     /// The version needs files that no payload of this operator has.
     #[error(
-        "the host lacks files of version {version} that are in no payload of this operator ({count}, for example {file}); it has payloads for \
-         {payloads}. End the rollback or pause that keeps the pool at this version, or install an operator whose payload has these files"
+        "the host lacks files of version {version} that are in no payload of this operator ({count}, for example {file}); the operator has payloads \
+         for {payloads}. End the rollback or pause that keeps the pool at this version, or install an operator whose payload has these files"
     )]
     VersionFilesMissing {
         version: String,
@@ -155,7 +156,7 @@ pub(crate) enum StepError {
     KeyNotTaken { key: String, files: String },
     /// The image is missing, although the host reports no error.
     #[error(
-        "the image {image} is missing on the host, although the host had it before or reported no error of its pull; the operator pulls it again later. \
+        "the image {image} is missing on the host, although it was there before or its pull reported no error; the operator pulls it again later. \
          If this happens again, check whether another program on the host deletes images"
     )]
     ImageNotKept { image: String },
@@ -292,11 +293,38 @@ impl StepError {
         }
     }
 
-    /// Reports whether the SSH connection to the host, or to the jump host before it, failed for any reason, or the host did not answer in time after
-    /// a restart.
+    /// Reports whether the connection or the log-in failed, or the host did not answer in time after a restart. The jump host may be at fault.
     pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
+        match self {
+            Self::Remote(RemoteError::Ssh(error)) => error.is_of_connection(),
+            Self::NotRestarted { .. } => true,
+            _ => false,
+        }
     }
+
+    /// Returns what the error shows about the host.
+    pub(crate) fn contact(&self) -> Contact {
+        match self {
+            error if error.is_unreachable() => Contact::Failed,
+            // Another machine answers at the address.
+            Self::Identity(_) => Contact::Failed,
+            Self::HostKey(_) => Contact::NotTried,
+            Self::Remote(error) if !error.is_own_fault() => Contact::Answered,
+            error if error.blame() == Blame::Cluster => Contact::NotTried,
+            _ => Contact::Answered,
+        }
+    }
+}
+
+/// Contact with a host before an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contact {
+    /// The operator has not tried to contact the host, for example because it lacks the key.
+    NotTried,
+    /// The host that is expected at the address has not let the operator in.
+    Failed,
+    /// The host has let the operator in.
+    Answered,
 }
 
 #[cfg(test)]
@@ -421,6 +449,24 @@ mod tests {
                 (is_unreachable, is_unreachable),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn only_an_error_of_the_connection_shows_that_a_host_cannot_be_reached() {
+        let address = || "10.0.0.1".to_owned();
+        let secret = SecretError::Missing { namespace: "ns".to_owned(), name: "key".to_owned() };
+        for (error, expected) in [
+            (ssh(SshError::Disconnected { address: address(), why: String::new() }), Contact::Failed),
+            (ssh(lost_jump_host()), Contact::Failed),
+            (ssh(SshError::DiskFull { address: address(), path: String::new() }), Contact::Answered),
+            (ssh(SshError::CommandRefused { address: address() }), Contact::Answered),
+            (says("HostCallFailed"), Contact::Answered),
+            (StepError::StillRunning { minutes: 30 }, Contact::Answered),
+            (secret.into(), Contact::NotTried),
+        ] {
+            assert_eq!(error.contact(), expected, "{error:?}");
+            assert_eq!(error.is_unreachable(), expected == Contact::Failed, "{error:?}");
         }
     }
 

@@ -176,7 +176,7 @@ impl World {
         version
     }
 
-    /// Removes the host, as its pool does.
+    /// Marks the host as leaving and grants its removal, as its pool does.
     pub(super) fn take_out(&self) {
         self.edit(|i| {
             i["spec"]["leaving"] = json!({"since": LONG_AGO, "why": "it is no longer listed"});
@@ -312,7 +312,7 @@ pub(super) async fn interrupted(prepare: impl AsyncFn() -> World, operate: impl 
     }
 }
 
-/// Returns a host that is a node.
+/// Returns a world whose host is a node.
 async fn a_node() -> World {
     World::joined().await.0
 }
@@ -670,7 +670,7 @@ async fn an_annotation_without_effect_is_reported() {
         notes[0].contains("abandon=yes of the WindowsInstance has no effect: its value must be true or false"),
         "{notes:?}"
     );
-    assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
+    assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "the host was abandoned");
 }
 
 /// The cache may still contain an instance that was just abandoned and deleted.

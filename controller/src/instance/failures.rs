@@ -91,6 +91,7 @@ impl Scope {
             Some(GrantType::Reboot) => EventReason::RebootFailed,
             Some(GrantType::Repair) => EventReason::RepairFailed,
             Some(GrantType::Maintenance) => EventReason::MaintenanceFailed,
+            None if self.status.current_version.is_some() => EventReason::UpdateFailed,
             _ => EventReason::JoinFailed,
         };
         self.say(event, step.as_str(), &format!("{reason}: {summary}"));
@@ -203,7 +204,7 @@ impl Scope {
         self.status.failures.as_ref().is_some_and(is_same).then_some(wait)
     }
 
-    /// Returns a digest of the host in the instance's spec.
+    /// Returns a digest of the host's entry in the instance's spec.
     pub(super) fn host_digest(&self) -> String {
         let text = serde_json::to_vec(&self.instance.spec.host).unwrap_or_default();
         hex::encode(&Sha256::digest(text)[..8])

@@ -11,7 +11,12 @@ use api::{
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{address::verify_identity_at_entry, error::StepError, idle_session, scope::Scope};
+use super::{
+    address::verify_identity_at_entry,
+    error::{Contact, StepError},
+    idle_session,
+    scope::Scope,
+};
 use crate::runtime::clock;
 use crate::runtime::events::EventReason;
 use wnp_core::{
@@ -20,7 +25,7 @@ use wnp_core::{
         silence::{next_look, silence},
     },
     operation::identity::Purpose,
-    status::instance::{answers_without_kubelet, follow_node, is_untried},
+    status::instance::{answers_without_kubelet, follow_node, is_untried, not_tried},
 };
 
 /// Updates the host's conditions from its Node. During an operation, does so only if an attempt has failed.
@@ -33,6 +38,10 @@ pub(super) fn follow(scope: &mut Scope) {
     let generation = scope.instance.metadata.generation;
     follow_node(scope.status.record(), (is_ready, is_ready_unknown(&node)), &says, generation, clock::now());
 }
+
+/// Time after which the operator tries again to contact a host, if it could not try because of an error in another object, for example a missing
+/// Secret. No watch reports the correction.
+const TRY_AGAIN: Duration = Duration::from_secs(15);
 
 /// Contacts a host if it is unknown whether it answers, and records the result. Returns the wait if no SSH slot is free.
 pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
@@ -51,8 +60,17 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
         Ok(()) => scope.mark_reachable(),
         Err(error @ StepError::Api { .. }) => return Err(error),
         Err(error) => {
-            scope.mark_unreachable(&error);
             scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, error.reason());
+            match error.contact() {
+                Contact::Failed => scope.mark_unreachable(&error),
+                Contact::Answered => scope.mark_reachable(),
+                Contact::NotTried => {
+                    let generation = scope.instance.metadata.generation;
+                    let (reason, message) = (error.reason(), error.to_string());
+                    not_tried(scope.status.record(), reason, &message, generation, clock::now());
+                    return Ok(Some(TRY_AGAIN));
+                }
+            }
         }
     }
     Ok(None)

@@ -83,6 +83,23 @@ async fn a_host_is_contacted_when_kubelet_stops_and_when_its_node_is_ready_again
     }
 }
 
+/// A host that the operator could not try to contact is neither lost nor found.
+#[tokio::test]
+async fn a_missing_secret_says_nothing_about_the_host() {
+    let mut bed = Bed::new().await;
+    bed.node_that_is("Unknown", "n-1", &bed.host.address().to_string(), &json!({}));
+    let secret = "/api/v1/namespaces/operator/secrets/key";
+    bed.api.forget("GET", secret).fail("GET", secret, 404, "NotFound", "there is none", Value::Null);
+    let known = [("NodeHealthy", "True", "AsExpected"), ("Reachable", "True", "AsExpected")];
+    let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &known, &json!({}))));
+    let next = Box::pin(super::super::act(&mut scope)).await.unwrap();
+    assert_eq!(next, kube::runtime::controller::Action::requeue(TRY_AGAIN));
+    let reachable = find(&scope.status.conditions, kind::REACHABLE).unwrap();
+    assert_eq!((reachable.status.as_str(), reachable.reason.as_str()), ("Unknown", "CredentialsUnavailable"));
+    assert!(reachable.message.contains("the Secret operator/key does not exist"), "{}", reachable.message);
+    assert_eq!(bed.host.stats().connections, 0);
+}
+
 /// An operation that waits after a failure continues at once when the host is back.
 #[tokio::test]
 async fn a_host_that_is_back_ends_the_wait_of_its_operation() {

@@ -41,7 +41,7 @@ use wnp_core::{
 const REBOOT_POLL: Duration = Duration::from_secs(5);
 /// Time after which the operator requests the restart again from a host that has not restarted.
 const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
-/// Lifetime of kubelet's first certificate; kubelet rotates it by itself.
+/// Lifetime of the client certificate that the operator requests for kubelet. kubelet then rotates it by itself.
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
 /// Connects, checks that the host can be changed, and sends the missing files of the target. Changes neither configuration nor services.
@@ -212,7 +212,8 @@ fn is_rebooting(scope: &Scope) -> bool {
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     // A host that shuts down may drop the request, and its clock may be wrong until a time server has answered.
     let has_wrong_clock = error.reason() == Reason::ClockSkew;
-    let is_down = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
+    let is_cut_off = matches!(error, StepError::Remote(RemoteError::Ssh(_) | RemoteError::NoAnswer { .. }));
+    let is_down = is_cut_off || error.is_unreachable();
     let is_still_running = matches!(error, StepError::StillRunning { .. });
     let expected = is_down || has_wrong_clock || is_still_running;
     if !is_rebooting(scope) || !expected {
@@ -474,7 +475,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_jump_host_is_not_reported_as_an_unreachable_host() {
+    async fn a_restart_that_times_out_fails_with_the_reason_of_its_cause() {
         let bed = Bed::new().await;
         let operation = operation("g-1", "Reboot", "Reboot", &json!({"changed": true, "bootIdBefore": "1"}));
         let mut scope = bed.scope_with(&json!({"operation": operation}));

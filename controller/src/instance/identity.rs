@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, CLUSTER};
 
-    /// A host is recognized by its machine ID at any address. Otherwise, wicd would treat the node name in the record on the host as obsolete.
+    /// A host is recognized by its machine ID at any address, and by the node name in its own record. Otherwise, one machine would get two names.
     #[tokio::test]
     async fn a_host_with_an_instance_of_another_name_is_recognized() {
         let mut bed = Bed::with_objects().await;

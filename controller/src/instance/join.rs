@@ -42,8 +42,8 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     Ok(Action::await_change())
 }
 
-/// Adopts a host that is already a node. The node stays unchanged, and gets the version of its pool later like any other node, with a drain if
-/// needed.
+/// Adopts a host that is already a node. The host stays unchanged, and gets the version of its pool later like any other node, with a drain if
+/// needed. Its Node gets the metadata of the pool.
 async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepError> {
     let FoundNode { version, wicd } = found;
     scope.status.record().wicd = wicd;

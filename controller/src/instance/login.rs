@@ -24,7 +24,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit of one command on a host.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// Gathers the credentials for a log-in. A missing key is reported, but does not prevent the log-in while another key exists.
+/// Gathers the host key to trust and the credentials for a log-in. A missing private key is reported, but does not prevent the log-in while another
+/// one exists.
 pub(super) async fn login(
     cx: &Context,
     instance: &WindowsInstance,

@@ -19,7 +19,7 @@ use wnp_core::{
     rollout::member::is_held,
 };
 
-/// Returns the maintenance requests for the node. `node` is the Node from the API server, if it exists.
+/// Returns the maintenance requests in the annotations of the instance and of its Node, if it has one.
 pub(super) fn requested(scope: &Scope, node: Option<&Node>) -> Requests {
     requests(&scope.instance, node)
 }
@@ -32,8 +32,8 @@ pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
     }
 }
 
-/// Writes the state of the operation to the Node, if it differs. Returns true if the state was written, or if the write failed because the Node has
-/// changed: the Node must then be observed again.
+/// Writes the maintenance state of the operation to the Node, if it differs. Returns true if the state was written, or if the write failed because
+/// the Node has changed: the Node must then be observed again.
 ///
 /// The write is bound to the Node's `resourceVersion`. So a request that is made in the state `Drained` either prevents the node's return to use, or
 /// comes after that return and no longer finds `Drained`.
@@ -71,9 +71,9 @@ pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
         () if scope.status.wicd.is_none() => {
             "the operator must first update the node, which another operator created".to_owned()
         }
-        () => "another node may be disrupted (rollout.maxUnavailable)".to_owned(),
+        () => "one more node may be disrupted (rollout.maxUnavailable)".to_owned(),
     };
-    let waits = if why.starts_with("another") { "waits until" } else { "waits:" };
+    let waits = if why.starts_with("one more") { "waits until" } else { "waits:" };
     Some(format!("maintenance requested: {}; {waits} {why}", request.in_words()))
 }
 
@@ -86,8 +86,8 @@ async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> R
     let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let patch = json!({"metadata": {
         "uid": node.metadata.uid,
-        // Only the operator writes the state, so its removal cannot overwrite another client's change. After a conflict, a released Node would keep
-        // the state.
+        // The removal of the state is not bound to `resourceVersion`: only the operator writes the state, so no change of another client can be
+        // overwritten, and after a conflict, a released Node would keep the state.
         "resourceVersion": word.and(node.metadata.resource_version.as_ref()),
         "annotations": {key::MAINTENANCE_STATE: word},
     }});

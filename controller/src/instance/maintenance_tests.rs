@@ -166,7 +166,7 @@ async fn a_maintenance_that_is_requested_again_may_need_another_restart() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_requested_again_on_its_way_back_is_drained_again() {
+async fn a_node_is_drained_again_if_maintenance_is_requested_on_its_way_back() {
     let (mut world, version) = node_to_maintain().await;
     wait_until_drained(&mut world).await;
     let logins = world.bed.host.stats().connections;

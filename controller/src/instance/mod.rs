@@ -1,6 +1,7 @@
 //! Instance controller: works on one host, and writes its `WindowsInstance.status`.
 //!
-//! A reconcile uses at most one connection to the host at a time, and returns when it has to wait. Only one reconcile runs for a host at a time.
+//! Only one reconcile runs for a host at a time, and it uses at most one connection to the host at a time. It does not wait for a restart of the host
+//! or a change of its Node, but returns, and the next reconcile continues.
 //! Essential state is stored before it takes effect, so a reconcile can be interrupted at any point.
 
 pub(crate) mod wmco_versions;
@@ -94,7 +95,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 /// Maximum delay before an instance is reconciled again after its observed state was out of date.
 const OUTDATED_RETRY: Duration = Duration::from_secs(30);
 
-/// Interval at which a leaving host checks whether its Machine is deleted.
+/// Interval at which the operator checks whether the Machine of a leaving host is deleted.
 const MACHINE_POLL: Duration = Duration::from_secs(5);
 
 /// Reconciles one instance.
@@ -134,7 +135,7 @@ async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) ->
     Box::pin(work(&mut scope)).await
 }
 
-/// Does the work of a reconcile, and stores its progress.
+/// Does the work of a reconcile, and stores its progress or its failure.
 async fn work(scope: &mut Scope) -> Result<Action, StepError> {
     match Box::pin(act(scope)).await {
         Ok(action) => {
@@ -186,7 +187,8 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         return Box::pin(leave(scope, grant)).await;
     }
     remove::take_back(scope).await?;
-    // While wicd may get no certificate, no operation begins that would stop halfway. A change of the pool's status triggers the next reconcile.
+    // While wicd may get no certificate, only a key rotation begins: most other operations would stop halfway. A change of the pool's status triggers
+    // the next reconcile.
     let rights_problem = scope.cx.wicd.rights.problem().filter(|_| scope.status.operation.is_none());
     let grant = grant.filter(|g| rights_problem.is_none() || g.type_ == GrantType::RotateKey);
     if scope.status.current_version.is_some() {
@@ -302,8 +304,9 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     let of_node =
         |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey | GrantType::PullImages);
     let grant = grant.filter(|g| !scope.has_used(g) && of_node(g.type_));
-    // A host that must be restarted gets a new wicd with the restart, and a moved host gets its address with a restart of kubelet. Any other
-    // disruption for the version that the host already follows was granted for an older status, and its pool is about to revoke it.
+    // A disruptive update to the version that the host already follows has one of two purposes: a host that must be restarted also gets a new wicd,
+    // or a moved host gets its new address with a restart of kubelet. Any other such grant was given for an older status, and its pool is about to
+    // revoke it.
     let in_vain = |g: &Grant| {
         let node = scope.cx.node(&scope.name());
         let wants_reboot = node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
@@ -343,7 +346,7 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     }
 }
 
-/// Returns the action that reconciles again on any change, and after this time if there is one.
+/// Returns the action that waits for the next change, but not longer than `again`, if that is set.
 fn requeue(again: Option<Duration>) -> Action {
     again.map_or_else(Action::await_change, Action::requeue)
 }
@@ -368,10 +371,11 @@ async fn adopt_reported_version(scope: &mut Scope) {
     scope.say(EventReason::VersionCorrected, "Keep", &note);
 }
 
-/// Keeps the desired metadata in the Node of a host without an operation, and reports the state of the host. Contacts the host if its address has
-/// changed, or if it is unknown whether the host answers. Returns the time after which the host is reconciled again even without a change.
+/// Keeps the desired metadata in the Node of a host without an operation, and reports the state of the host. Contacts the host if its address or
+/// the host key in its entry has changed, or if it is unknown whether the host answers. Returns the time after which the host is reconciled again
+/// even without a change.
 async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    // A user may request another attempt of a failed version.
+    // Called for its effect: it handles a user's request for another attempt.
     let _ = scope.retry_after();
     let name = scope.name();
     if let Some(end) = scope.cx.wicd.renewals.end(&name) {

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cause_names_the_pool_and_the_version() {
+    fn each_operation_has_a_cause_in_words() {
         use GrantType::{Maintenance, Reboot, Remove, Repair, Update};
         let why = "hosts/a.json no longer lists it";
         let returns = "the new version does not work on the node, and pool p returns the node to version 1";

@@ -13,7 +13,7 @@ fn notes(world: &World, reason: &str) -> Vec<String> {
     calls.iter().map(|c| &c.body).filter(is_it).map(|b| b["note"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Removes the host, as its pool does after a new revision of its list.
+/// Marks the host as leaving and grants its removal, as its pool does after a new revision of its list.
 fn take_out(world: &World) {
     world.take_out();
     world.edit(|i| i["spec"]["leaving"]["why"] = json!("no longer listed at main@sha1:0f3c"));

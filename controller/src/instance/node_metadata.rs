@@ -44,7 +44,7 @@ fn provider_id(scope: &Scope) -> Option<String> {
 }
 
 /// Adds the legacy user name, and the hash of the key that encrypts it. If the Node has a user name, a new hash is added only together with a new
-/// user name: a user name that no client can decrypt would go unnoticed.
+/// user name. Otherwise, the hash would name a key that cannot decrypt the user name.
 async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) {
     let host = &scope.instance.spec.host;
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == scope.status.public_key_hash.as_ref();
@@ -60,7 +60,9 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
     }
     let keys = match scope.cx.hosts.secrets.keys(&host.private_keys).await {
         Ok((keys, _)) => keys,
-        Err(error) => return tracing::debug!(%error, "the legacy user annotation is written later"),
+        Err(error) => {
+            return tracing::debug!(%error, "the user name annotation of a Node is written later, because no private key can be read now");
+        }
     };
     let is_taken =
         |k: &&Arc<Key>| scope.status.public_key_hash.as_ref().is_some_and(|h| *h == k.identity.public_key_hash());

@@ -17,8 +17,8 @@ pub(crate) enum Found {
     Node(Box<Node>),
     /// The host holds the Node name, and no Node with this name exists. Pods may still be bound to the name.
     Gone,
-    /// No Node is on record for the host. It does not hold the name of a missing Node, and an existing Node with its name is unproven or not recorded
-    /// yet.
+    /// No Node is on record for the host. Either no Node with its name exists, and the host does not hold the name; or the existing Node is unproven
+    /// or not recorded yet.
     None,
 }
 
@@ -39,14 +39,14 @@ impl Scope {
     }
 
     /// Claims the Node name for the host, before the host gets any credentials of that Node. Reads the owner of the Node from the API server, and
-    /// fails if the Node belongs to another owner. If there is no Node, records that the host holds the name. `reached` is the address of the
-    /// connection, if it is not on record yet.
+    /// fails if the Node is not proven to belong to the host. If there is no Node, records that the host holds the name. `reached` is the address of
+    /// the connection, if it is not on record yet.
     pub(super) async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
         match self.ask_for_node(reached).await? {
             (_, NodeOwner::Nobodys) => self.status.record().holds_node_name = true,
             (_, NodeOwner::Hosts(_)) => {}
             (_, NodeOwner::Others(why)) => {
-                // The name belongs to another owner now, even if the host held it before.
+                // Another owner may have the name now, even if the host held it before.
                 self.status.record().holds_node_name = false;
                 return Err(StepError::NodeNameTaken { name: self.name(), why });
             }

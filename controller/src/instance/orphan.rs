@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_node_has_the_metadata_that_the_legacy_operator_needs() {
+    fn each_difference_from_the_expectations_of_the_legacy_operator_is_found() {
         let of = |kind: &str, key: &str, value: Value| json!({format!("{kind} {key}"): value});
         let mut cases = vec![
             (json!({}), false, None),

@@ -97,7 +97,7 @@ fn done(scope: &mut Scope, images: &[String]) -> Action {
     Action::await_change()
 }
 
-/// Records a failure of a pull.
+/// Records a failed pull, and returns the wait until the next attempt.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Duration, StepError> {
     let before = scope.status.pre_pulled.clone().unwrap_or_default();
     let (failures, wait) = scope.fail_side_operation(before.failures.as_ref(), error, EventReason::PrePullFailed).await;

@@ -32,11 +32,11 @@ use wnp_core::{
     operation::join::DesiredJoin,
 };
 
-/// Interval at which an unchanged Node is checked.
+/// Interval at which a host that registers is reconciled even if its Node has not changed.
 const REGISTER_POLL: Duration = Duration::from_secs(10);
 
 /// Returns the host's Node from the cache, and records it in the status. Every change of the Node except a heartbeat triggers another reconcile.
-/// Fails if the Node with that name belongs to another owner.
+/// Fails if a Node with that name exists and is not proven to belong to the host.
 pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
     match whose(Some(&node), &scope.evidence()) {

@@ -40,8 +40,8 @@ use wnp_core::{
     },
 };
 
-/// Minimum time between the removal mark of a node and its removal. In this time, a host can be kept that was removed from its list by mistake, or
-/// that another pool is about to list.
+/// Minimum time between the removal mark of a node and the deletion of its instance, after which the removal cannot be revoked. In this time, a host
+/// can be kept that was removed from its list by mistake, or that another pool is about to list.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Interval at which a Node kept by finalizers is checked.
@@ -158,7 +158,7 @@ fn is_half_changed(operation: &Operation) -> bool {
     operation.applied || operation.rolling_back
 }
 
-/// Returns the grant of a removal that can no longer be revoked.
+/// Returns the grant of the host's removal, if that can no longer be revoked.
 pub(super) fn irrevocable(scope: &Scope) -> Option<Grant> {
     let removal = scope.status.operation.as_ref().filter(|o| is_deconfiguring(o))?;
     scope.instance.is_deleting().then(|| removal.as_grant())

@@ -14,8 +14,8 @@ use wnp_core::{
     operation::identity::{Identity, Purpose},
 };
 
-/// Reports whether a host has a Node that follows a version, but no record of being that node: the status was lost, or a join ended after the
-/// host key was pinned.
+/// Reports whether a Node with the host's name has the annotation for the desired version, but the host has no record of being that node: the
+/// status was lost, or a join ended after the host key was pinned.
 pub(super) fn is_lost(scope: &Scope) -> bool {
     let status = &scope.status;
     let blank = status.current_version.is_none() && status.facts.is_none() && status.node_ref.is_none();

@@ -192,7 +192,7 @@ fn rotation_over(scope: &mut Scope) {
     }
 }
 
-/// Records a failure of a rotation.
+/// Records a failed rotation, and returns the wait until the next attempt.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = scope.status.key_rotation.clone().unwrap_or_default();
     let failed = scope.fail_side_operation(before.failures.as_ref(), error, EventReason::KeyRotationFailed);

@@ -45,7 +45,7 @@ pub(super) const REGISTER_QUIET: Duration = Duration::from_secs(10);
 pub(super) struct Scope {
     /// Context that all controllers share.
     pub cx: Arc<Context>,
-    /// Instance as it was read when the work began. Shared with the cache, and copied only when it is changed.
+    /// Instance as it was read when the work began; this reconcile's writes update its metadata. Shared with the cache until it is changed.
     pub instance: Arc<WindowsInstance>,
     /// Pool of the instance.
     pub pool: Arc<WindowsNodePool>,
@@ -122,9 +122,9 @@ impl Scope {
         self.status.last_operation.as_ref() == Some(&grant.id)
     }
 
-    /// Reports whether the operation of this grant may begin or continue. While the legacy operator runs, an operation continues only if it has
-    /// changed the host: a failed attempt is not repeated, and a drain is aborted. No join begins in a paused pool, because a used grant may have
-    /// been restored from a backup without its status.
+    /// Reports whether the operation of this grant may begin or continue. While the legacy operator runs, no operation begins, and one that was begun
+    /// continues only if it has changed the host: a drain is aborted, and a failed join is not begun again. No join begins in a paused pool, because
+    /// a used grant may have been restored from a backup without its status.
     pub(super) fn may_start(&self, grant: &Grant) -> bool {
         let begun = self.status.operation.as_ref().filter(|o| o.id == grant.id);
         let waits = grant.type_ == GrantType::Provision && self.pool.spec.rollout().pause(clock::now()).is_some();
@@ -281,7 +281,7 @@ impl Scope {
             if let Ok(done) = tokio::time::timeout(self.cx.process.args.show_step_after, &mut work).await {
                 return Ok(done);
             }
-            // Both continue: a request of the work that is not polled would keep the client slot that the write may wait for.
+            // Both are polled: otherwise, a pending request of the work would keep a client slot for which the write may wait.
             match future::select(pin!(self.save()), work).await {
                 Either::Left((saved, work)) => {
                     saved?;

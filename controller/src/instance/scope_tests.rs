@@ -95,8 +95,8 @@ async fn an_attempt_that_begins_clears_its_retry_time() {
     }
 }
 
-/// The API server answers a limited number of requests at once. A request of `work` that is not polled keeps its slot, which the write of the status
-/// may wait for.
+/// The operator's client sends a limited number of requests at once. A request of `work` that is not polled keeps its slot, which the write of the
+/// status may wait for.
 #[tokio::test]
 async fn work_goes_on_while_its_step_is_stored() {
     let bed = Bed::new().await;

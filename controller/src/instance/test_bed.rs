@@ -129,7 +129,7 @@ impl Bed {
         self.caches.pools.apply_watcher_event(&Event::Apply(pool));
     }
 
-    /// Copies the API server's objects into the caches, as the watches do. Returns the first instance, if there is one.
+    /// Copies the API server's instances and Nodes into the caches, as the watches do. Returns the first instance, if there is one.
     pub(crate) fn sync(&mut self) -> Option<WindowsInstance> {
         let read = |plural: &str| self.api.objects(|o| o.of_kind(plural));
         let (instances, nodes) = (read("windowsinstances"), read("nodes"));

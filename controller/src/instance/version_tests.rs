@@ -66,7 +66,10 @@ async fn an_unusable_version_is_reported_and_changes_nothing() {
         // In each case, the message names the requested version.
         let message = world.status()["failures"]["lastMessage"].to_string();
         assert!(message.contains(&version), "{about}: {message}");
-        assert!(reason != "VersionFilesMissing" || message.contains("it has payloads for all versions"), "{message}");
+        assert!(
+            reason != "VersionFilesMissing" || message.contains("the operator has payloads for all versions"),
+            "{message}"
+        );
         assert!(world.bed.host.services().is_empty() && world.node().is_none(), "{about}: {:?}", world.node());
 
         let (mut world, old) = World::joined().await;

@@ -86,19 +86,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_an_unreadable_version_count_as_lost() {
+    fn settings_that_a_change_drops_or_that_cannot_be_read_count_as_lost() {
         let kubelet = Service { name: "kubelet".into(), ..Service::default() };
         let to = ServicesConfig { services: vec![kubelet], ..ServicesConfig::default() };
         let legacy = |config: &ServicesConfig| Ok(Some(Arc::new(Stored::Legacy(config.clone()))));
         let more = Service { name: "csi-proxy".into(), ..Service::default() };
         let richer = ServicesConfig { services: [to.services.clone(), vec![more]].concat(), ..to.clone() };
         for (about, version, stored, accepted, expected) in [
-            ("it has the same", "10.19.0-a", legacy(&to), None, vec![]),
-            ("it has more", "10.19.0-a", legacy(&richer), None, vec![Loss::Service("csi-proxy".into())]),
-            ("its ConfigMap is gone", "10.19.0-a", Ok(None), None, vec![Loss::Gone("10.19.0-a".into())]),
-            ("and that is accepted", "10.19.0-a", Ok(None), Some("unknown"), vec![]),
-            ("it is damaged", "10.19.0-a", Err("no JSON".into()), None, vec![Loss::Unreadable("no JSON".into())]),
-            ("it names no version", UNKNOWN_VERSION, Ok(None), None, vec![]),
+            ("the version has the same services", "10.19.0-a", legacy(&to), None, vec![]),
+            (
+                "the version has one more service",
+                "10.19.0-a",
+                legacy(&richer),
+                None,
+                vec![Loss::Service("csi-proxy".into())],
+            ),
+            ("its ConfigMap is missing", "10.19.0-a", Ok(None), None, vec![Loss::Gone("10.19.0-a".into())]),
+            ("its ConfigMap is missing, which is accepted", "10.19.0-a", Ok(None), Some("unknown"), vec![]),
+            (
+                "its ConfigMap is damaged",
+                "10.19.0-a",
+                Err("no JSON".into()),
+                None,
+                vec![Loss::Unreadable("no JSON".into())],
+            ),
+            ("the version is unknown", UNKNOWN_VERSION, Ok(None), None, vec![]),
         ] {
             let versions = [(version.to_owned(), stored)].into();
             let accepted = accepted.map(str::to_owned);

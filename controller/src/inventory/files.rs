@@ -10,7 +10,7 @@ use wnp_core::inventory::{Entry, SourceError};
 /// Maximum number of findings in a message.
 const SHOWN: usize = 3;
 
-/// Commit that last changed each entry. The key is the file, and the name or the address of the host.
+/// Commit that last changed each entry. [`change_key`] returns the key of an entry.
 pub(super) type Changes = BTreeMap<(String, String), Commit>;
 
 /// Returns the key of an entry in [`Changes`]: the file, and the name of the host, or its address if it has no name.
@@ -20,7 +20,7 @@ pub(super) fn change_key(entry: &hosts::Entry) -> (String, String) {
     (entry.file.clone(), name.clone())
 }
 
-/// Returns the entries of files with their locations.
+/// Returns the entries of files with their locations and last changes.
 pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes: &Changes) -> Vec<Entry> {
     let place = |entry: hosts::Entry| {
         let commit = changes.get(&change_key(&entry)).cloned();

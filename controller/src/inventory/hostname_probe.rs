@@ -1,9 +1,9 @@
 //! Probe for the computer names of hosts that are listed only with an address.
 //!
-//! A host whose key is not known yet is contacted twice. The first contact only reads its host key, and puts nothing on the host. The key is stored
-//! in the pool's status. Only then does the operator log in with that key as the trusted one, send wicd, and query the name. The name is stored with
-//! the key for as long as the entry is listed and has no instance, so that a host with a usable name is queried only once, even after a restart of
-//! the operator.
+//! A host whose key is not known yet is contacted twice. The first log-in trusts any host key, only reads it, and puts nothing on the host. The key
+//! is stored in the pool's status. Only then does the operator log in with that key as the trusted one, send wicd, and query the name. The name is
+//! stored with the key for as long as the entry is listed and has no instance, so that a host with a usable name is queried only once, even after a
+//! restart of the operator.
 
 mod contact;
 mod queue;
@@ -63,7 +63,7 @@ struct State {
     failures: HashMap<Key, Failed>,
     /// Hosts with unusable names: number of further contacts, and time of the next.
     revisits: HashMap<Key, (u32, Instant)>,
-    /// DNS results by DNS name.
+    /// Results of DNS look-ups, by name.
     lookups: HashMap<String, Lookup>,
 }
 
@@ -121,7 +121,7 @@ impl HostnameProbe {
         self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
     }
 
-    /// Returns the results of the contacts with the hosts at these addresses: new results, or else those in `stored`.
+    /// Returns the results of the contacts with the hosts at these addresses, at most [`MAX_ASKED`]: new results, or else those in `stored`.
     pub(crate) fn contacts(
         &self,
         pool: &str,
@@ -162,7 +162,7 @@ impl HostnameProbe {
     }
 
     /// Starts contacts with the hosts that are due, in the background, and triggers the pool when a task ends. Returns the time until the next host
-    /// is due.
+    /// is due, or `None` if no host waits for a later contact.
     pub(crate) fn ask(
         &self,
         pool: &Arc<WindowsNodePool>,
@@ -181,7 +181,7 @@ impl HostnameProbe {
         state.queue.retain(pool, |_| false);
     }
 
-    /// Queues contacts with the hosts that are due. Returns the time until the next host is due.
+    /// Queues contacts with the hosts that are due. Returns the time until the next host is due, if a host waits for a later contact.
     fn queue(&self, pool: &Arc<WindowsNodePool>, hosts: &[(Endpoint, Entry)], now: Instant) -> Option<Duration> {
         let name = pool.name_any();
         let mut state = self.lock();
@@ -196,7 +196,7 @@ impl HostnameProbe {
             if state.fresh.get(&key).is_some_and(|fresh| stored.as_ref() == Some(fresh)) {
                 state.fresh.remove(&key);
             }
-            // A new contact must be stored first.
+            // The result of the last contact must be stored first. Without a key to trust, the operator must not contact the host.
             if state.fresh.contains_key(&key) || host_key_of(entry, stored.as_ref(), pool).is_err() {
                 continue;
             }
@@ -300,7 +300,7 @@ fn is_at(contact: &FirstContact, place: &Endpoint) -> bool {
     (contact.address.as_str(), contact.port) == (place.0.as_str(), place.1)
 }
 
-/// Task in progress. When it is dropped, however the task ends, the next tasks start.
+/// Task in progress. When it is dropped, however the task ends, the next tasks start and the pool is triggered.
 struct Turn {
     asking: HostnameProbe,
     cx: Arc<Context>,

@@ -44,7 +44,7 @@ pub(super) struct DesiredState {
     wicd: String,
     /// Time for which a node must be Ready to count as available.
     min_ready: Duration,
-    /// True if hosts of nodes that are not Ready are probed, because the pool repairs them.
+    /// False if the pool repairs no nodes: then the hosts of nodes that are not Ready count as unreachable, whether they answer or not.
     looks: bool,
     /// Change from each version that a node follows to the target, and whether the host already has all files for it.
     changes: HashMap<String, (Change, bool)>,
@@ -102,7 +102,7 @@ impl DesiredState {
         let members: Vec<Member> = mine.iter().map(bare).collect();
         let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
         let lost = lost(&candidates, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
-        let mut seen = seen(&members, &rendered, &lost.names);
+        let mut seen = seen(&members, &rendered, &lost);
         if let Some(current) = &seen.current {
             seen.foreign = cx.own_version(current).await.ok().flatten().is_none();
         }
@@ -184,7 +184,7 @@ impl DesiredState {
         !has_failed || self.from.as_ref().is_some_and(is_there)
     }
 
-    /// Returns the observed state of one host.
+    /// Returns the observed state of one host. `unwanted` is true if the pool does not keep the host.
     pub(super) fn member(
         &self,
         instance: &Arc<WindowsInstance>,
@@ -212,7 +212,7 @@ impl DesiredState {
         member
     }
 
-    /// Returns the settings that an adopted node would lose with its change to the target version.
+    /// Returns the settings that an adopted node would lose with its change to the target version, and whose loss is not accepted.
     fn losses(&self, instance: &WindowsInstance) -> Vec<Loss> {
         self.target.as_ref().map(|to| self.wmco_versions.losses_of(instance, &to.services)).unwrap_or_default()
     }
@@ -248,7 +248,7 @@ impl DesiredState {
         changes.max_by_key(|change| (change.disruption, &change.why)).map(|c| c.why.join(", ")).unwrap_or_default()
     }
 
-    /// Returns the reason why a node has to change, in words.
+    /// Returns the reason why a node has to change, or why its change is withheld, in words.
     pub(super) fn why(&self, instance: &WindowsInstance) -> String {
         if let Some(message) = message(&self.losses(instance)) {
             return message;
@@ -261,7 +261,7 @@ impl DesiredState {
             None if instance.status.as_ref().is_some_and(|s| s.wicd.as_ref() == Some(&self.wicd)) => {
                 "wicd's certificate has expired".into()
             }
-            None => "wicd".into(),
+            None => "another wicd.exe".into(),
         }
     }
 }
@@ -282,7 +282,7 @@ fn has_all(from: &Stored, to: &Rendered) -> bool {
     to.files().iter().all(|f| from.files().iter().any(|had| had.sha256 == f.sha256))
 }
 
-/// Counts the nodes of the pool by their progress towards a version.
+/// Counts the nodes of the pool by their progress towards a version, and finds the version that most of them follow.
 fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> ObservedNodes {
     let mut seen = ObservedNodes::default();
     let mut versions: HashMap<String, u32> = HashMap::new();

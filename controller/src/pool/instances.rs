@@ -100,7 +100,8 @@ async fn is_received(cx: &Context, moves: &Move) -> Result<bool, PoolError> {
     Ok(to.is_some_and(|to| to.uid() == moves.uid && can_have_instances(&to)))
 }
 
-/// Returns an instance to its pool, unless the other pool has seen it, or it is about to be gone. A change of its status in the meantime does not count.
+/// Returns an instance to its pool, unless the instance no longer belongs to the other pool, is marked as leaving or is being deleted. After a
+/// conflict with another write, for example of its status, tries again.
 async fn move_back(cx: &Context, moved: &WindowsInstance, moves: Move) -> Result<(), PoolError> {
     let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
     let (name, params, mut patch) = (moved.name_any(), PatchParams::apply(MANAGER_POOL), moves.back);
@@ -122,7 +123,8 @@ async fn move_back(cx: &Context, moved: &WindowsInstance, moves: Move) -> Result
     tracing::warn!(
         instance,
         pool,
-        "the host could not be returned from a pool that is gone, because other clients change its WindowsInstance"
+        "the WindowsInstance was moved to a pool that is gone, and could not be returned to its own pool, because other clients keep changing it. \
+         If the other pool stays gone, the condition Ready of the WindowsInstance names the remedies"
     );
     Ok(())
 }

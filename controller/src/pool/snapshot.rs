@@ -243,7 +243,7 @@ pub(crate) struct Planned {
     pub problems: Vec<EntryError>,
 }
 
-/// Returns the operator's plan for a pool, without a write. `others` are hosts of other pools that are not in the cluster.
+/// Returns the operator's plan for a pool, without a write. `others` are the planned hosts of other pools, which have no instances yet.
 ///
 /// # Errors
 /// Fails if a request to the API server fails, a stored version cannot be read, or the services of the hosts cannot be rendered.

@@ -42,7 +42,7 @@ fn stored(bed: &Bed) -> Value {
     bed.api.objects(|o| o.get("windowsnodepools", "p").unwrap().clone())
 }
 
-/// Number of hosts of the pool whose reads are counted.
+/// Number of hosts in the pool whose reconcile the test measures.
 const HOSTS: usize = 10;
 
 /// Returns the number of instances that a reconcile of the pool reads, next to another pool with `others` hosts.

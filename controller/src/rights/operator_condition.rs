@@ -22,7 +22,7 @@ use crate::{
     runtime::{clock, errors::api_message},
 };
 
-/// Type of the condition.
+/// Type of the condition that OLM reads before it upgrades the operator.
 const UPGRADEABLE: &str = "Upgradeable";
 /// Interval of the checks.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_other_clients_are_kept() {
+    fn conditions_of_other_clients_are_kept_and_only_a_new_status_is_a_transition() {
         let now: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
         let busy = DesiredCondition { status: "False", reason: Reason::Progressing, message: "a".into() };
         let other = json!({"type": "Other", "status": "True"});

@@ -2,7 +2,7 @@
 //!
 //! All wicds share one ClusterRole, which ships with the operator (`deploy/base/wicd.yaml`). This module creates its binding once the policies of
 //! [`wicd_policy`] are in force, and deletes it as soon as they are not. Without the binding, no certificate is issued to a wicd, no operation
-//! begins on a host that needs one, and every pool reports the problem.
+//! begins on a host except a removal or a key rotation, and every pool reports the problem.
 
 use api::Reason;
 use std::{sync::Arc, time::Duration};
@@ -33,7 +33,7 @@ use crate::{
     runtime::{clock, metrics::PolicyLabel},
 };
 
-/// Time until every API server enforces a changed policy: they check for changes once a second.
+/// Time after which every API server enforces a changed policy. API servers check for changes once a second.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(5);

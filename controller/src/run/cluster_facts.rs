@@ -1,6 +1,6 @@
 //! Reads the facts of the cluster repeatedly, so that a changed proxy or CA reaches hosts without a restart of the operator.
 //!
-//! The objects are read by name. A watch of each would need the permission to list, for changes that are rare.
+//! The objects are read at an interval, and most of them by name. A watch of each would need the permission to list, for changes that are rare.
 
 use std::sync::Arc;
 

@@ -70,7 +70,7 @@ use wnp_core::{
     status::pool::refuse,
 };
 
-/// Delay before an unusable release is loaded again.
+/// Delay before the operator checks again whether it can work, for example whether its release can be loaded.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
 /// Delay before an object that cannot be reconciled is reconciled again without a change.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
@@ -156,7 +156,7 @@ async fn other_leader(cluster: &Cluster, args: &Run) -> Option<String> {
     Some(found.ok()?.0?.message())
 }
 
-/// Waits until another installation leads that takes precedence, or a stop signal. The end of this task ends the process.
+/// Waits for another installation that leads and takes precedence, or for a stop signal. The end of this task ends the process.
 async fn end_if_superseded(cx: Arc<Base>) {
     let stop = &cx.process.stop;
     while stop.run_until_cancelled(tokio::time::sleep(other_installation::INTERVAL)).await.is_some() {
@@ -341,7 +341,7 @@ where
     }
 }
 
-/// Reports an error that prevents all operations in the log, the metric, every pool and the OperatorCondition.
+/// Reports an error because of which no operation can begin: in the log, the metric, every pool and the OperatorCondition.
 async fn report(error: &ReleaseError, cluster: &Cluster, process: &Process) {
     let reason = error.reason();
     tracing::error!(reason = reason.as_str(), %error, "the operator cannot work yet, so no host is changed; the operator retries");

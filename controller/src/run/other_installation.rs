@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
-/// Reason of the readiness probe, events and the metric.
+/// Reason in the readiness probe, the metric and the log.
 pub(crate) const REASON: Reason = crate::wmco::lock::REASON;
 /// Interval of checks: Leases of other namespaces are polled, because a watch may be forbidden.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
@@ -48,8 +48,8 @@ fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
     is_held.then_some(OtherInstallation { namespace: lease.namespace()?, holder, since: acquire_time.map(|t| t.0) })
 }
 
-/// Returns the other installation that leads, if any, and the time when this installation acquired its Lease. Returns neither without permission to
-/// list Leases.
+/// Returns the other installation that leads, if any, and the time when this installation acquired its Lease. Without permission to list Leases,
+/// returns neither.
 pub(crate) async fn leads(
     client: &Client,
     ours: &str,

@@ -76,7 +76,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
     }
 }
 
-/// Opens the port. The port closes when the token is replaced or removed, or the operator stops.
+/// Opens the port; `None` if that fails. The port closes when the token is replaced or removed, or the operator stops.
 async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Option<Open> {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,

@@ -1,7 +1,7 @@
 //! Clock for decisions: the time of the API server, continued by the monotonic clock between its responses.
 //!
-//! Until the first correction, the clock of the operator's machine at the first use counts. After that, a wrong or changed clock of the machine ends
-//! no timeout, opens no maintenance window, and is not taken for a fault of a host.
+//! Until the first correction, it continues the time that the operator's machine had at the first use. A wrong or changed clock of the machine then
+//! ends no timeout, opens no maintenance window, and is not taken for a fault of a host.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ impl Known {
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
-/// Returns the current time.
+/// Returns the current time of the API server, as far as it is known.
 pub(crate) fn now() -> Timestamp {
     let now = Instant::now();
     KNOWN.lock().get_or_insert_with(|| Known { at: now, time: Timestamp::now() }).now(now)
@@ -74,6 +74,6 @@ mod tests {
                 }
             }
         }
-        assert!(found.is_empty(), "{found:?} ask the clock of the machine: use clock::now");
+        assert!(found.is_empty(), "{found:?} read the clock of the machine: use clock::now");
     }
 }

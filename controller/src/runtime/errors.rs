@@ -1,4 +1,4 @@
-//! Messages for errors of the API server.
+//! Errors of the API server, with messages and classification, and the error output of commands.
 
 use std::process::ExitCode;
 
@@ -98,7 +98,7 @@ mod tests {
         let (of_person, of_operator) = (rbac("jane"), rbac("system:serviceaccount:ns:windows-node-pools"));
         assert!(error_message(&of_operator).starts_with(&of_operator));
         assert!(error_message(&of_operator).ends_with("install this release again with the tool that installed it"));
-        assert_eq!(error_message(&of_person), of_person, "who runs a command has no release to install");
+        assert_eq!(error_message(&of_person), of_person, "the user of a command has no release to install");
         let policy = "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
         assert_eq!(error_message(policy), policy);
         let error = kube::Error::Api(Box::new(Status::failure(&of_operator, "Forbidden").with_code(403)));

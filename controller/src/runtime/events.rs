@@ -47,7 +47,8 @@ impl Events {
         Self { client, identity: identity.into(), said: Arc::default() }
     }
 
-    /// Reports an event of an object. `action` is the operator's current action. Never fails: an event that cannot be written is logged.
+    /// Logs an event of an object and writes it in the background, unless the same note was reported within [`SAY_AGAIN_AFTER`] or the object has too
+    /// many notes. `action` is the operator's current action. Never fails: an event that cannot be written is only logged.
     pub(crate) fn say<K: Resource<DynamicType = ()>>(&self, object: &K, reason: EventReason, action: &str, note: &str) {
         self.say_of(object.object_ref(&()), reason, action, note);
     }
@@ -148,7 +149,7 @@ mod tests {
         let later = now + SAY_AGAIN_AFTER;
         assert_eq!((said.say(drifted(), "note 1", later), said.say(drifted(), "note 1", later)), (Some(0), None));
         assert!(said.say(drifted(), "note 1", later + SAY_AGAIN_AFTER * 2).is_some());
-        assert_eq!(said.notes.values().map(Vec::len).sum::<usize>(), 1, "what is long ago is forgotten");
+        assert_eq!(said.notes.values().map(Vec::len).sum::<usize>(), 1, "old notes are forgotten");
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Readiness {
         *self.0.write() = phase;
     }
 
-    /// Reports whether the process is able to work.
+    /// Reports whether the process leads or is able to lead.
     pub(crate) fn is_able(&self) -> bool {
         matches!(*self.0.read(), Phase::StandingBy | Phase::Leading | Phase::Blind(_))
     }
@@ -88,8 +88,8 @@ pub(crate) struct Health {
     pub metrics: Arc<Metrics>,
 }
 
-/// Starts the servers of all endpoints, which run until `stop`. All ports are bound when this function returns, so that an occupied port is an error
-/// at the start.
+/// Starts the servers of these endpoints, which run until `stop`. All ports are bound when this function returns, so that an occupied port is an
+/// error at the start.
 pub(crate) async fn serve(
     listen: SocketAddr,
     plain_metrics: Option<SocketAddr>,
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_ready_when_it_leads_or_could() {
+    fn a_process_is_ready_if_it_can_work() {
         for (phase, status, part) in [
             (Phase::Starting, 503, "starting"),
             (Phase::Unable("PayloadInvalid: kubelet.exe is missing".into()), 503, "kubelet.exe is missing"),

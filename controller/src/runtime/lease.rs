@@ -212,7 +212,7 @@ impl Election {
                 return Ok(None);
             }
             Move::Take(transitions) => transitions,
-            // The Lease is of this identity, but not of this election. This process counts as a new holder.
+            // An earlier attempt acquired the Lease, but its response was lost. This process counts as a new holder.
             Move::Renew => spec.lease_transitions.unwrap_or(0).saturating_add(1),
         };
         let transitions = newer(transitions, Timestamp::now());
@@ -223,7 +223,7 @@ impl Election {
         }
     }
 
-    /// Renews the Lease until it is lost. The caller drops this future when it stops, and calls [`Self::release`].
+    /// Renews the Lease until it is lost, and returns the cause. The caller drops this future when it stops, and calls [`Self::release`].
     pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
         let deadline = self.deadline();
         let (mut renewed, mut written) = (Instant::now(), 0);
@@ -371,14 +371,18 @@ mod tests {
         }
     }
 
-    /// A deleted, forbidden, released or lost Lease ends the leadership, and the log names the cause.
+    /// A deleted, forbidden, released or lost Lease ends the leadership, and the error names the cause.
     #[tokio::test]
     async fn the_cause_of_a_lost_lease_is_named() {
         let api = FakeApi::new();
         api.fail("GET", PATH, 404, "NotFound", "leases \"lease\" not found", Value::Null);
         let error = election(&api, 3).hold(5).await;
         assert!(matches!(error, LeaseError::Deleted { .. }), "{error}");
-        assert_eq!(api.calls("GET", PATH).len(), 1, "it was asked for again, while another process may take it");
+        assert_eq!(
+            api.calls("GET", PATH).len(),
+            1,
+            "the Lease was read again, although another process may have acquired it"
+        );
         let api = FakeApi::new();
         for _ in 0..9 {
             api.fail("GET", PATH, 403, "Forbidden", "you may not read leases", Value::Null);

@@ -54,7 +54,8 @@ pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     decide(namespaces.map_err(|error| plain(&error)))
 }
 
-/// Reports whether the account may list Deployments. The operator's own account may not, and a refused list would look like a missing right.
+/// Reports whether the account may list the Deployments of all namespaces. The operator's own account may not, and a refused request would look as
+/// if it lacked a right that it needs.
 async fn may_search(client: &Client) -> bool {
     let attributes = ResourceAttributes {
         verb: Some("list".into()),

@@ -1,4 +1,4 @@
-//! Slots that limit concurrent work on hosts, and are shared so that one pool cannot take all of them.
+//! Slots that limit concurrent work on hosts. Pools share them, so that no pool keeps others from working.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -56,8 +56,8 @@ impl WmcoHostKeys {
         Ok(find(&*self.entries().await?, address, since)?)
     }
 
-    /// Returns the content at a time after the call: a key that was recorded before is never missed. Hosts that ask during a request share the
-    /// next one.
+    /// Returns the content at a time after the call, so that a key that was recorded before the call is never missed. Calls during a request share
+    /// the next request.
     async fn entries(&self) -> Result<Arc<Entries>, WmcoHostKeysError> {
         let asked = Instant::now();
         let mut seen = self.seen.lock().await;

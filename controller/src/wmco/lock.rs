@@ -224,7 +224,7 @@ struct Last {
 
 impl Last {
     /// Returns the presence that counts at the time `now`, after `found` was observed. A holder that is gone counts until `patience` has passed. If
-    /// WMCO has nodes, so does a holder that may have gone before this process began.
+    /// WMCO has nodes, a holder that this process never saw counts as well during that time, because it may have ended just before.
     fn counted(
         &mut self,
         found: Option<Holder>,
@@ -297,7 +297,7 @@ mod tests {
         json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
     }
 
-    /// Returns the paths of the lock and of the Pods in the namespace that WMCO's package installs it into.
+    /// Returns the paths of the lock and of the Pods in the default namespace of WMCO's package.
     fn of_its_own() -> (String, String) {
         let own = format!("/api/v1/namespaces/{DEFAULT_NAMESPACE}");
         (format!("{own}/configmaps/{LOCK}"), format!("{own}/pods?fieldSelector=metadata.name=wmco-1"))

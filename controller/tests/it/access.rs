@@ -295,10 +295,10 @@ async fn only_the_operator_writes_instances() -> Result<()> {
     Ok(())
 }
 
-/// Checks the labels, owners and finalizers of an instance: the label names the pool, and the finalizer keeps the instance until the host is
-/// deconfigured.
+/// Checks who may write the labels, owners and finalizers of an instance: a label names the pool, and the finalizer keeps the instance until the
+/// host is deconfigured.
 #[tokio::test]
-async fn only_the_operator_writes_metadata_of_instances() -> Result<()> {
+async fn users_write_no_labels_owners_or_finalizers_of_instances() -> Result<()> {
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
@@ -335,7 +335,8 @@ async fn only_the_operator_writes_metadata_of_instances() -> Result<()> {
             assert_refused(result, "only the operator writes labels, owners and finalizers of a WindowsInstance");
         }
     }
-    // A user may delete an instance, also in the foreground. Only an administrator of the policies may remove its finalizers.
+    // A user may delete an instance, also in the foreground, but may not remove its finalizers. An administrator, who may change the policy, may
+    // remove them.
     bob.delete("inst-meta", &DeleteParams::foreground()).await?;
     assert_refused(merge_patch(&bob, "inst-meta", json!({"metadata": {"finalizers": null}})).await, "finalizers");
     let kept = bob.get("inst-meta").await?.metadata.finalizers.unwrap_or_default();

@@ -86,7 +86,7 @@ impl Watched {
         .with_context(|| format!("{}\n{}", self.prometheus.log(), self.world.operator.log()))
     }
 
-    /// Returns the firing alerts, with their pools or reasons.
+    /// Returns the firing alerts: each name without `WindowsNodePool`, and the pool or, if the alert has none, the reason.
     async fn firing(&self) -> BTreeSet<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let firing = self.prometheus.firing().await.unwrap_or_default();
@@ -165,7 +165,7 @@ async fn faults_of_pools_fire_alerts(watched: &Watched) -> Result<()> {
         futures::future::try_join_all(["twice", "blocked", "key", "emptied"].map(|name| world.hosts(name, 1)))
             .await?
             .try_into()
-            .map_err(|_| anyhow::anyhow!("not four"))?;
+            .map_err(|_| anyhow::anyhow!("there are not four lists of hosts"))?;
     let down = world.hosts("down", 4).await?;
     let mut doubled = spec(&twice);
     doubled.inventory.hosts = Some(vec![entry(&twice[0]), Host { name: "twice-copy".into(), ..entry(&twice[0]) }]);
@@ -241,8 +241,9 @@ async fn documented_commands_find_the_host_and_silence(watched: &Watched) -> Res
     ensure!(names_host(&diagnosis) && diagnosis.contains("got SHA256:"), "{diagnosis}");
     let firing = watched.prometheus.firing().await?;
     let alert = firing.iter().find(|alert| alert["labels"]["alertname"] == "WindowsNodePoolHostKeyChanged");
-    let description = alert.and_then(|alert| alert["annotations"]["description"].as_str()).context("no alert")?;
-    let shown = run(description.split('`').nth(1).context("no command")?).await?;
+    let description =
+        alert.and_then(|alert| alert["annotations"]["description"].as_str()).context("the alert does not fire")?;
+    let shown = run(description.split('`').nth(1).context("the description has no command")?).await?;
     ensure!(names_host(&shown), "{description}: {shown}");
     run("kubectl windows-node-pools pause --host key-0").await?;
     watched.until_silent("HostKeyChanged", "key").await
@@ -265,7 +266,7 @@ async fn waiting_changes_fire_no_alert(watched: &Watched) -> Result<()> {
         let series = format!(r#"windows_node_pool_status_reason{{pool="{pool}",type="Updated",reason="{reason}"}}"#);
         let seen = format!("count_over_time({series}[5m]) > 3");
         let is_seen = || async { watched.prometheus.query(&seen).await.is_ok_and(|samples| !samples.is_empty()) };
-        within(LIMIT, "Prometheus sees it wait", is_seen).await?;
+        within(LIMIT, "Prometheus sees that the pool waits", is_seen).await?;
         let alerts = watched.prometheus.query(&format!(r#"ALERTS{{pool="{pool}"}}"#)).await?;
         ensure!(alerts.is_empty(), "{pool}: {alerts:?}");
     }
@@ -287,7 +288,7 @@ async fn faults_of_the_operator_fire_alerts(watched: &mut Watched) -> Result<()>
     // An operator with an invalid payload waits for two Lease durations before it leads and reports the fault.
     watched.world.options.payload = "/nowhere".into();
     let args = &mut watched.world.options.args;
-    let set = args.iter().position(|arg| arg == "--lease-duration").context("the Lease has no duration")?;
+    let set = args.iter().position(|arg| arg == "--lease-duration").context("the operator has no --lease-duration")?;
     args[set + 1] = "10s".into();
     watched.world.start_operator().await?;
     watched.scrape().await?;

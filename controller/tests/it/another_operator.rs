@@ -106,7 +106,7 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     // The operator is ready and reports why it waits. It has begun nothing: the pool has no finalizer.
     world.until("factory", "it waits", |p| waits(p, "wmco-1")).await?;
     nodes.delete("legacy", &DeleteParams::default()).await?;
-    ensure!(world.operator.get("/readyz").await?.contains("200 OK"), "it is not ready");
+    ensure!(world.operator.get("/readyz").await?.contains("200 OK"), "the operator is not ready");
     ensure!(world.operator.metric(FAULT).await? > 0.0, "the metric does not report the fault");
     ensure!(world.pool("factory").await?.finalizers().is_empty(), "the pool has a finalizer");
     ensure!(world.instance("win-0").await?.is_none(), "there is an instance");
@@ -148,7 +148,7 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
 
     stop_wmco(&world, "wmco-2").await?;
     world.until("factory", "both are there", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await?;
-    world.eventually("it is denied", || async { verdict(&world, &wrong).await == ["Denied"] }).await?;
+    world.eventually("the wrong request is denied", || async { verdict(&world, &wrong).await == ["Denied"] }).await?;
     ensure!(world.operator.metric(FAULT).await? == 0.0, "the metric still reports the fault");
     Ok(())
 }
@@ -168,11 +168,13 @@ async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()>
     let says = async |operator: &Operator, status: &str, part: &str| -> bool {
         operator.get("/readyz").await.is_ok_and(|t| t.contains(status) && t.contains(part))
     };
-    world.eventually("it is not ready", || async { says(&broken, "503", "PayloadInvalid").await }).await?;
+    world
+        .eventually("the broken process is not ready", || async { says(&broken, "503", "PayloadInvalid").await })
+        .await?;
     // The Lease is free for a moment, and the broken process does not take it.
     world.restart().await?;
     ensure!(says(&broken, "503", "PayloadInvalid").await, "{:?}", broken.get("/readyz").await);
-    ensure!(broken.metric("windows_node_pool_leader").await? == 0.0, "it leads");
+    ensure!(broken.metric("windows_node_pool_leader").await? == 0.0, "the broken process leads");
     world.until("factory", "nothing has changed", is_ready).await?;
 
     // Alone, it leads to report the fault, and is ready: the rollout of its Deployment must not wait forever.

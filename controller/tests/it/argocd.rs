@@ -239,6 +239,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
 }
 
 /// Checks that no Node or instance carries Argo CD's tracking metadata: Argo CD would prune it as an object of the application that Git lacks.
+/// Also checks that the instances are Healthy.
 async fn nothing_is_tracked(world: &World, hosts: &[SimHost]) -> Result<()> {
     for host in hosts {
         let (name, mut keys) = (host.name(), String::new());

@@ -76,7 +76,7 @@ async fn merge_taints(client: &Client, node: &str, patch: &Value, change: impl F
         patch["metadata"]["resourceVersion"] = json!(found.metadata.resource_version);
         match merge(client, node, false, &patch).await {
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
-            other => return other.map(drop).context("merge the taints"),
+            other => return other.map(drop).context("failed to merge the taints"),
         }
     }
 }
@@ -111,7 +111,9 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     let runs = |host: &SimHost| {
         host.windows().state().services.get("cloud-node-manager").is_some_and(|s| s.state == ServiceState::Running)
     };
-    world.eventually("the service has its token and runs", || async { hosts.iter().all(runs) }).await?;
+    world
+        .eventually("cloud-node-manager has its token and runs on each host", || async { hosts.iter().all(runs) })
+        .await?;
 
     // In a real cluster, the cloud controller manager sets this taint.
     let taint = json!({"key": TAINT, "value": "true", "effect": "NoSchedule"});
@@ -127,7 +129,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     });
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}});
     merge_taints(&client, "win-0", &initialise, |taints| taints.retain(|t| t["key"] != TAINT)).await?;
-    ensure!(taints(&client, "win-0").await?.iter().all(|t| t["key"] != TAINT), "the taint is there");
+    ensure!(taints(&client, "win-0").await?.iter().all(|t| t["key"] != TAINT), "the taint is still there");
     merge(&client, "win-0", true, &addresses).await?;
 
     for (about, node, status, patch, why) in [
@@ -179,7 +181,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     Ok(())
 }
 
-/// Checks that wicd gets only tokens that are bound to its own Node, and only for the identity of the cloud-node-manager.
+/// Checks that wicd gets tokens only for the identity of the cloud-node-manager, bound to its own Node, and valid for an hour at most.
 async fn wicd_gets_tokens_only_for_its_own_node(world: &World) -> Result<()> {
     let daemon: Api<ServiceAccount> = Api::namespaced(wicd(&world.control_plane, "win-0").await?, DEFAULT_NAMESPACE);
     let request = |node: Option<&str>, seconds: i64| -> Result<TokenRequest> {

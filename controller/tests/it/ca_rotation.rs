@@ -167,7 +167,7 @@ async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> 
             is_ready(p) && p.status.as_ref().is_some_and(|s| s.ready_nodes == 2 && s.up_to_date_nodes == 2)
         })
         .await?;
-    ensure!(authorities(off, "bootstrap-ca.crt") == 1, "it trusts an authority that the cluster has dropped");
+    ensure!(authorities(off, "bootstrap-ca.crt") == 1, "the host trusts an authority that the cluster has dropped");
     let (new, old) = (world.control_plane.kubelet_client(true)?, world.control_plane.kubelet_client(false)?);
     ensure!(admits(&world.control_plane, off, Some(new)).await?, "kubelet refuses the API server");
     ensure!(

@@ -135,7 +135,7 @@ async fn an_installation_is_checked_with_the_rights_of_the_operator_and_of_users
         "{code:?} {rows:#?}"
     );
 
-    // The check finds a fault: no process leads, and a policy is missing.
+    // The check finds two faults: no process leads, and a policy is missing.
     world.stop().await?;
     let name = "windows-node-pools-services";
     Api::<ValidatingAdmissionPolicy>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;

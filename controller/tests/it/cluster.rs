@@ -15,7 +15,7 @@ pub(crate) async fn shared() -> Result<&'static ControlPlane> {
     Ok(control_plane)
 }
 
-/// Waits until `ask` returns true. Fails after a minute.
+/// Waits until `ask` returns true. Fails after [`deployment::LIMIT`].
 pub(crate) async fn eventually<F: Future<Output = bool>>(ask: impl Fn() -> F) -> Result<()> {
     deployment::eventually("what the test waits for", ask).await
 }

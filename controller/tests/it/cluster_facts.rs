@@ -52,7 +52,7 @@ fn is_reported(pool: &WindowsNodePool) -> bool {
 
 async fn version(world: &World) -> Result<String> {
     let instance = world.instance("win-0").await?.context("there is no instance")?;
-    status(&instance).current_version.context("it follows no version")
+    status(&instance).current_version.context("win-0 follows no version")
 }
 
 /// Waits until the node follows a version other than `before`, and its pool is Ready.
@@ -76,7 +76,7 @@ async fn changes_of_the_cluster_reach_running_nodes() -> Result<()> {
     let (before, starts, boots) = (version(&world).await?, host.kubelet_starts(), host.boots());
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), "kube-system");
     let map = maps.get("extension-apiserver-authentication").await?;
-    let present = map.data.and_then(|d| d.get(KEY).cloned()).context("it has no CA")?;
+    let present = map.data.and_then(|d| d.get(KEY).cloned()).context("the ConfigMap has no CA")?;
     let key = rcgen::KeyPair::generate()?;
     let mut params = rcgen::CertificateParams::new(Vec::new())?;
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -144,7 +144,7 @@ async fn changes_of_the_cluster_reach_running_nodes() -> Result<()> {
     let before = version(&world).await?;
     set_tls_profile(&world, json!({"type": "Modern"})).await?;
     until_followed(&world, &before).await?;
-    world.until(POOL, "it reports it no more", |p| !names_profile(p)).await?;
+    world.until(POOL, "it no longer reports the profile", |p| !names_profile(p)).await?;
 
     // An invalid proxy is reported without its password, and changes nothing.
     let (before, boots) = (version(&world).await?, host.boots());
@@ -157,7 +157,7 @@ async fn changes_of_the_cluster_reach_running_nodes() -> Result<()> {
     ensure!(!world.operator.log().contains("hunter2"), "the log shows the password");
 
     set_proxy(&world, "http://proxy.example.com:3128").await?;
-    world.until(POOL, "it reports it no more", |p| !is_reported(p)).await?;
+    world.until(POOL, "it no longer reports the proxy", |p| !is_reported(p)).await?;
     ensure!((version(&world).await?, host.boots()) == (before, boots), "a fact that cannot be used reached the node");
     Ok(())
 }

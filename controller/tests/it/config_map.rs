@@ -48,7 +48,7 @@ async fn delete(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Returns the fields of a pool that a field manager owns by its first entry.
+/// Returns the fields of a pool that a field manager owns, by its first entry in `managedFields`.
 fn owned(pool: &WindowsNodePool, manager: &str) -> Value {
     let fields = pool.managed_fields().iter().find(|f| f.manager.as_deref() == Some(manager));
     fields.and_then(|f| f.fields_v1.clone()).map_or(Value::Null, |f| f.0)
@@ -63,7 +63,7 @@ async fn hosts_of_windows_instances_join_and_leave_without_a_users_pool() -> Res
     let ours = json!({"f:spec": {".": {}, "f:inventory": {".": {}, "f:configMapRef": {".": {}, "f:name": {}}}}});
     ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));
 
-    ensure!(pool.spec.mode.is_none(), "there is no node of WMCO");
+    ensure!(pool.spec.mode.is_none(), "the pool has a mode, although no node is WMCO's: {:?}", pool.spec.mode);
 
     set_port(&world, WINDOWS_INSTANCES, &hosts[0]).await?;
     until_ready(&world, WINDOWS_INSTANCES, 2).await?;
@@ -186,14 +186,14 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     let nothing: BTreeMap<&String, Value> = data.keys().map(|k| (k, Value::Null)).collect();
     edit(&world, json!(nothing)).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
-    world.until(WINDOWS_INSTANCES, "it is empty", |p| is_held(p, "RemovalBlocked", &[&confirm])).await?;
+    world.until(WINDOWS_INSTANCES, "the ConfigMap is empty", |p| is_held(p, "RemovalBlocked", &[&confirm])).await?;
     delete(&world).await?;
-    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
+    world.until(WINDOWS_INSTANCES, "the ConfigMap is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
     create(&world, &hosts).await?;
     until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     all_stay(&world).await?;
 
-    // The operator is reinstalled, in a namespace that was deleted.
+    // The operator is reinstalled after its namespace was deleted.
     world.stop().await?;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     namespaces.delete(DEFAULT_NAMESPACE, &DeleteParams::default()).await?;
@@ -202,7 +202,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     deployment::install(&world.control_plane).await?;
     deployment::store_key(&world.control_plane, &world.key).await?;
     world.new_operator().await?;
-    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
+    world.until(WINDOWS_INSTANCES, "the ConfigMap is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
     create(&world, &hosts).await?;
     until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     all_stay(&world).await?;
@@ -230,7 +230,11 @@ async fn nodes_are_handed_back_to_wmco_and_adopted_again(world: &World, hosts: &
     ensure!(is_gone().await, "the pool was made again");
     for (host, uid) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_none(), "{} still has an instance", host.name());
-        ensure!(world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid, "it registered again");
+        ensure!(
+            world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid,
+            "{} registered again",
+            host.name()
+        );
     }
 
     // Listed again, hosts keep their names and Nodes. The operator finds the names by the addresses of the Nodes.
@@ -240,7 +244,11 @@ async fn nodes_are_handed_back_to_wmco_and_adopted_again(world: &World, hosts: &
     until_ready(world, WINDOWS_INSTANCES, 2).await?;
     for (host, uid) in hosts.iter().zip(&before) {
         world.until_joined(host.name()).await?;
-        ensure!(world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid, "it registered again");
+        ensure!(
+            world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid,
+            "{} registered again",
+            host.name()
+        );
     }
     Ok(())
 }
@@ -257,7 +265,7 @@ async fn a_pool_that_no_user_has_edited_is_created_and_deleted_with_its_source()
     let first = world.pool(WINDOWS_INSTANCES).await?.uid();
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
     world
-        .eventually("it is made again", || async {
+        .eventually("the pool is made again", || async {
             world.pool(WINDOWS_INSTANCES).await.is_ok_and(|p| p.uid() != first)
         })
         .await?;

@@ -32,7 +32,7 @@ pub(crate) fn slow() -> SimOptions {
     }
 }
 
-/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as the instance is at the step.
+/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as the instance is at the step. Returns the instance.
 pub(crate) async fn kill_at(
     world: &World,
     name: &str,
@@ -42,7 +42,8 @@ pub(crate) async fn kill_at(
     kill_when(world, name, step, |i| status(i).operation.is_some_and(|o| o.step == step.into()), act).await
 }
 
-/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as a condition holds for the instance.
+/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as a condition holds for the instance. Returns the
+/// instance.
 pub(crate) async fn kill_when(
     world: &World,
     name: &str,
@@ -126,12 +127,12 @@ async fn a_join_survives_a_killed_operator() -> Result<()> {
         let host = world.sim.host(HostOptions { faults, ..HostOptions::named(&name) }).await?;
         let pool = spec(std::slice::from_ref(&host));
         let at = kill_at(&world, &name, step, world.apply(&name, &pool)).await?;
-        ensure!(status(&at).current_version.is_none(), "it had joined before {step}");
+        ensure!(status(&at).current_version.is_none(), "the host had joined before {step}");
         world.new_operator().await?;
         world.until_joined(&name).await.with_context(|| format!("killed at {step}"))?;
 
         let joined = world.instance(&name).await?.context("no instance")?;
-        ensure!(joined.uid() == at.uid(), "killed at {step}: it is another instance");
+        ensure!(joined.uid() == at.uid(), "killed at {step}: the instance was recreated");
         ensure!(uids.of(&name).len() == 1, "killed at {step}: Nodes {:?}", uids.of(&name));
         ensure!(host.boots() == boots, "killed at {step}: {} boots", host.boots());
         no_cordon_of_ours(&world).await?;
@@ -150,7 +151,7 @@ async fn a_removal_survives_a_killed_operator() -> Result<()> {
     let at = kill_at(&world, host.name(), "Drain", world.apply("factory", &fewer)).await?;
     world.new_operator().await?;
     world.until_gone(host).await?;
-    ensure!(host.boots() == 1 && at.is_leaving(), "it was restarted, or does not leave");
+    ensure!(host.boots() == 1 && at.is_leaving(), "the host was restarted, or does not leave");
     no_cordon_of_ours(&world).await
 }
 
@@ -176,23 +177,25 @@ pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Op
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let Ok(code) = tokio::time::timeout(limit, wait).await else { bail!("it still runs\n{}", operator.log()) };
+    let Ok(code) = tokio::time::timeout(limit, wait).await else {
+        bail!("the operator still runs\n{}", operator.log())
+    };
     code
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_stopped_releases_its_lease() -> Result<()> {
-    // The Lease is short, because a process that stands by reads it seven times in its duration.
+    // The Lease is short, so that the second operator soon takes over: it tries seven times in a Lease duration.
     let mut world = World::new(slow(), &["--lease-duration", "10s"]).await?;
 
     // A second operator stands by.
     let second = Operator::start(&world.control_plane, &world.options)?;
     world
-        .eventually("the second one stands by", || async {
+        .eventually("the second operator stands by", || async {
             second.get("/readyz").await.is_ok_and(|t| t.contains("200 OK"))
         })
         .await?;
-    ensure!(second.metric("windows_node_pool_leader").await? == 0.0, "two lead");
+    ensure!(second.metric("windows_node_pool_leader").await? == 0.0, "both operators lead");
 
     // When the first operator is stopped during a join, it exits cleanly and releases the Lease.
     let host = world.sim.host(HostOptions::named("stopped")).await?;
@@ -201,13 +204,13 @@ async fn a_leader_that_is_stopped_releases_its_lease() -> Result<()> {
     world.until_instance("stopped", "is on its way", |i| status(i).operation.is_some()).await?;
     world.operator.signal("TERM")?;
     let code = ended(&mut world.operator, Duration::from_secs(25)).await?;
-    ensure!(code == Some(0), "it ended with {code:?}\n{}", world.operator.log());
+    ensure!(code == Some(0), "the operator ended with {code:?}\n{}", world.operator.log());
     second.leads().await?;
     let after = lease(&world).await?;
     ensure!(holder(&after) != holder(&before) && epoch(&after) > epoch(&before), "{before:?} {after:?}");
     world.operator = second;
     world.until_joined("stopped").await?;
-    ensure!(host.boots() == 1, "it was restarted");
+    ensure!(host.boots() == 1, "the host was restarted");
 
     epochs_go_up(&mut world, &host).await
 }

@@ -139,7 +139,7 @@ async fn sources_are_validated() -> Result<()> {
         (flux("Bucket"), Refused("Unsupported value")),
         (json!({"inventory": {"git": {"url": "https://a/b.git"}}}), Refused(source)),
         (only(json!({"configMapRef": {"name": "a"}, "machineSetRef": {}})), Refused(source)),
-        // The files in Git have the host keys.
+        // The files in Git can declare the host keys.
         (
             json!({"inventory": {"hosts": null, "git": {"url": "ssh://git/a"}}, "ssh": {"hostKeyPolicy": "Strict"}}),
             Valid,

@@ -17,7 +17,7 @@ use futures::StreamExt as _;
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use kube::{Api, Client, api::PostParams, runtime::wait::await_condition};
 use serde_json::json;
-use testbed::ControlPlane;
+use testbed::{ControlPlane, deployment};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -242,7 +242,7 @@ async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
             csr.and_then(|c| c.status.as_ref()?.certificate.as_ref()).is_some()
         };
         let wait = await_condition(admin.clone(), name, issued);
-        let csr = tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| (*what).to_owned())??;
+        let csr = tokio::time::timeout(deployment::LIMIT, wait).await.with_context(|| (*what).to_owned())??;
         assert_eq!(
             conditions(&csr.unwrap()),
             [("Approved".to_owned(), "WindowsNodePoolApproved".to_owned())],
@@ -252,8 +252,7 @@ async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     for (what, name) in &denied {
         let decided = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
         let wait = await_condition(admin.clone(), name, decided);
-        let csr =
-            tokio::time::timeout(Duration::from_mins(2), wait).await.with_context(|| (*what).to_owned())??.unwrap();
+        let csr = tokio::time::timeout(deployment::LIMIT, wait).await.with_context(|| (*what).to_owned())??.unwrap();
         let found = conditions(&csr);
         assert!(matches!(found.as_slice(), [(type_, _)] if type_ == "Denied"), "{what}: {found:?}");
     }

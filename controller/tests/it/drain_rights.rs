@@ -48,7 +48,7 @@ async fn a_drain_may_read_namespaces_volume_claims_and_daemon_sets() -> Result<(
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
         },
     }))?;
-    // Fails until the namespace has its service account.
+    // The creation fails until the namespace has its ServiceAccount.
     let post = PostParams::default();
     world.eventually("the pod is there", || async { pods.create(&post, &pod).await.is_ok() }).await?;
     let phase = |p: Pod| p.status.and_then(|s| s.phase);

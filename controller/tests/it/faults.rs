@@ -85,7 +85,7 @@ impl Case<'_> {
         self.settled(async |case| case.capture().await).await
     }
 
-    /// Adds a capture to the page, once nothing that it shows has changed for half a second.
+    /// Adds a capture to the page, once nothing that it shows has changed for half a second. Fails after 60 attempts.
     async fn settled(&mut self, capture: impl AsyncFn(&mut Self) -> Result<()>) -> Result<()> {
         let mut versions = self.versions().await?;
         for _ in 0..60 {
@@ -248,7 +248,7 @@ async fn secret_missing(mut case: Case<'_>) -> Result<()> {
     let command =
         format!("kubectl -n {namespace} create secret generic hall-7 --from-file=private-key.pem=windows-key");
     case.page.say(&command, &String::from_utf8(output.stdout)?);
-    // With the default backoff, the next attempt would come within seconds.
+    // The backoff of this test is an hour. With the default one, the operator would try again within seconds.
     case.world.annotate(&case.host(), key::RETRY, "1").await?;
     case.until_ready("it joins").await?;
     case.ends().await

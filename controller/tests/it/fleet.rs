@@ -34,8 +34,8 @@ use tokio::time::timeout;
 
 use crate::statuses::Statuses;
 
-/// Time limit of each wait. It is long enough for a busy machine, and only ends a test that would never end.
-pub(crate) const LIMIT: Duration = Duration::from_mins(4);
+/// Time limit of each wait.
+pub(crate) const LIMIT: Duration = deployment::LIMIT;
 
 /// Arguments with which the operator survives a restart of the API server on a busy machine. The operator cannot renew its Lease meanwhile: with a
 /// short Lease, the process would exit, and no kubelet restarts it here.
@@ -246,7 +246,8 @@ impl World {
 
     /// Waits for a condition of a pool.
     pub(crate) async fn until(&self, pool: &str, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
-        self.until_says(pool, what, || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) }).await
+        self.until_says(pool, &format!("{pool}: {what}"), || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) })
+            .await
     }
 
     /// Waits for a condition of an instance, and returns the instance.
@@ -264,7 +265,7 @@ impl World {
             is_so
         })
         .await?;
-        found.into_inner().unwrap().context("the object disappeared")
+        found.into_inner().unwrap().context("the instance disappeared")
     }
 
     /// Waits until an instance is a Ready node.
@@ -322,10 +323,10 @@ impl World {
             is_there
         })
         .await?;
-        found.into_inner().unwrap().context("the object disappeared")
+        found.into_inner().unwrap().context("the event disappeared")
     }
 
-    /// Returns diagnostics for a developer.
+    /// Returns tables of pools, instances, Nodes, pods and certificate requests, for the message of a failed test.
     pub(crate) async fn show(&self) -> String {
         let mut text = String::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes,pods", "-o", "wide"], ["get", "csr", "-o", "wide"]]
@@ -374,7 +375,7 @@ impl AtOnce {
     }
 }
 
-/// Returns a table, without the rows of healthy objects if it is long.
+/// Returns a table, without the rows of healthy objects if it has more than 40 lines.
 fn unhealthy(table: &str) -> String {
     let is_long = table.lines().count() > 40;
     let is_dull = |line: &str| [" Ready ", " Approved,Issued"].iter().any(|s| line.contains(s));
@@ -386,7 +387,7 @@ pub(crate) fn files_below(dir: &std::path::Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-/// Returns the end of a log, and all warnings before it.
+/// Returns the last 60 lines of a log, and all warnings before them.
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let (before, end) = lines.split_at(lines.len().saturating_sub(60));
@@ -463,7 +464,7 @@ pub(crate) fn has(list: &[Condition], type_: &str, status: &str, reason: impl As
 }
 
 pub(crate) fn ready_condition(instance: &WindowsInstance) -> Result<Condition> {
-    conditions::find(&status(instance).conditions, kind::READY).cloned().context("it has no condition Ready")
+    conditions::find(&status(instance).conditions, kind::READY).cloned().context("the instance has no condition Ready")
 }
 
 pub(crate) fn is_cordoned(node: &Node) -> bool {

@@ -101,7 +101,7 @@ impl Source {
         Ok(())
     }
 
-    /// Writes an artifact into the status, with a wrong digest if one is given.
+    /// Creates the object if it does not exist, and writes an artifact into its status, with this digest instead of the right one, if given.
     async fn names(&self, bytes: &[u8], revision: &str, digest: Option<&str>) -> Result<()> {
         let right = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
         let artifact = json!({
@@ -170,7 +170,8 @@ impl<'a> Scene<'a> {
         self.world.until(&self.pool, &format!("{count} hosts of {revision} are Ready"), all).await
     }
 
-    /// Waits until the pool reports a refusal with this reason and message, and how it continues.
+    /// Waits until the pool reports a refusal with this reason, message and refused revision, and is Stalled or tries
+    /// again, according to `then`.
     async fn refuses(&self, about: &str, reason: &str, says: &str, refused: Option<&str>, then: Then) -> Result<()> {
         let told = |p: &WindowsNodePool| {
             let status = pool_status(p);
@@ -183,7 +184,7 @@ impl<'a> Scene<'a> {
                 && (is_stalled, tries_again) == (then == Then::Stalls, then == Then::TriesAgain)
                 && status.inventory.and_then(|i| i.refused_revision).as_deref() == refused
         };
-        self.world.until(&self.pool, &format!("{}: {about}: {reason}, {says:?}", self.pool), told).await
+        self.world.until(&self.pool, &format!("{about}: {reason}, {says:?}"), told).await
     }
 
     /// Checks that the operator has changed no host.
@@ -241,8 +242,8 @@ async fn artifacts_of_each_kind_are_followed_and_invalid_ones_refused() -> Resul
     Ok(())
 }
 
-/// Checks that a pool without hosts sees changes of its source by a watch: nothing else triggers such a pool, and the operator's next periodic
-/// read is later than a test may last.
+/// Checks that a pool without hosts sees changes of its source by a watch: nothing else triggers such a pool in the five minutes before the
+/// operator's next periodic read.
 async fn changes_are_seen_without_hosts(scene: &Scene<'_>) -> Result<()> {
     scene.source.object(json!({})).await?;
     scene.refuses("no artifact", "SourceNotReady", "no artifact yet", None, Then::TriesAgain).await?;

@@ -163,7 +163,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
         ensure!(found.is_some_and(|(_, text)| text.contains(content)), "{path}: {found:?}\n{text}");
     }
     let csrs = all.iter().filter(|(file, _)| file.to_string_lossy().contains("certificatesigningrequests/"));
-    ensure!(csrs.count() > 0, "no certificate request");
+    ensure!(csrs.count() > 0, "no certificate request was gathered");
     for (path, text) in &all {
         ensure!(!text.contains(CANARY), "{}: {text}", path.display());
     }
@@ -173,7 +173,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     let left = fs::read_dir(hosts[1].drive_c().join("windows/wicd/operations"))?;
     ensure!(
         left.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with("gather-")),
-        "something is left"
+        "gather left an operation on the host"
     );
 
     // A user without rights gathers nothing.

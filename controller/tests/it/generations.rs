@@ -28,7 +28,7 @@ async fn all_are_seen(world: &World, state: &str) -> Result<()> {
         Some(of_pools && instances.iter().all(|i| status(i).observed_generation == i.metadata.generation))
     };
     world
-        .eventually(&format!("{state}: each status is of the present generation"), || async {
+        .eventually(&format!("{state}: each status has observed the current generation"), || async {
             seen().await == Some(true)
         })
         .await
@@ -54,7 +54,7 @@ async fn lasting_states_have_the_current_observed_generation() -> Result<()> {
     let changed = json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 6}}}});
     world.apply(POOL, &spec(&hosts, changed.clone())).await?;
     world.until_instance("win-1", "its change fails", |i| status(i).failures.is_some()).await?;
-    all_are_seen(&world, "a node that cannot be sent its change").await?;
+    all_are_seen(&world, "a node that cannot be reached for its change").await?;
 
     let mut paused = changed.clone();
     paused["rollout"] = json!({"paused": true});

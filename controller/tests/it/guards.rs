@@ -21,7 +21,7 @@ use crate::{
 /// Maximum number of hosts of a pool in the CRD.
 const MAX_HOSTS: usize = 1000;
 
-/// API server with the guards in force, and an administrator's API of pools.
+/// API server with the guards in force, and an administrator's API for pools.
 struct Guarded {
     control_plane: ControlPlane,
     pools: Api<DynamicObject>,

@@ -60,13 +60,13 @@ impl Guide {
     /// Returns the first block of a language below a heading.
     pub(crate) fn block(&self, heading: &str, language: &str) -> Result<String> {
         let first = self.blocks(heading, language).into_iter().next();
-        first.with_context(|| format!("no {language} of this test in {heading}"))
+        first.with_context(|| format!("no {language} block of this test below {heading:?}"))
     }
 
     /// Runs the test's commands below a heading, as a user does who copies them, and returns their standard output.
     pub(crate) async fn run(&self, world: &World, heading: &str) -> Result<String> {
         let blocks = self.blocks(heading, "sh");
-        ensure!(!blocks.is_empty(), "no commands of this test in {heading}");
+        ensure!(!blocks.is_empty(), "no commands of this test below {heading:?}");
         let mut printed = String::new();
         for block in blocks {
             printed += &self.run_block(world, &block).await.with_context(|| heading.to_owned())?;

@@ -126,7 +126,7 @@ async fn commands_of_the_guide_have_the_described_effects() -> Result<()> {
     run(&world, "maintenance.md", "## Hand the node back").await?;
     let takes_pods =
         || async { world.node(HOST).await.is_ok_and(|n| n.is_some_and(|n| !crate::fleet::is_cordoned(&n))) };
-    world.eventually("it takes pods again", takes_pods).await?;
+    world.eventually("the node takes pods again", takes_pods).await?;
     world.until(POOL, "maintenance has ended", is_ready).await?;
     run(&world, "maintenance.md", "## Refuse or end it for a host").await?;
 

@@ -217,13 +217,13 @@ async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     let files = tempfile::tempdir()?;
     let mut options = options(files.path())?;
     // The operator runs as in a pod without `--api-server`, where the address of the API server is in the Service network, which hosts cannot
-    // reach. A process that is alone leads after two Lease durations, and is ready then.
+    // reach. A process with such a fault is not ready, unless it is alone for two Lease durations: then it leads.
     options.args = ["--service-cidr", "127.0.0.0/8", "--lease-duration", "60s"].map(Into::into).to_vec();
     let mut lost = Operator::start_in(control_plane, &options, NAMESPACE)?;
     let says = async |operator: &Operator, parts: [&str; 2]| {
         operator.get("/readyz").await.is_ok_and(|text| parts.iter().all(|part| text.contains(part)))
     };
-    within(LIMIT, "it says what is missing", || says(&lost, ["503", "--api-server"]))
+    within(LIMIT, "the operator says what is missing", || says(&lost, ["503", "--api-server"]))
         .await
         .with_context(|| lost.log())?;
     let status = ["rollout", "status", "deployment/windows-node-pools", "-n", NAMESPACE];
@@ -344,7 +344,7 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     });
     control_plane.apply_yaml(&kind.to_string()).await?;
     another_operator::start_wmco(control_plane, "wmco-1").await?;
-    within(LIMIT, "it waits for the other operator", || async {
+    within(LIMIT, "the operator waits for WMCO", || async {
         let Ok(pool) = pools.get_status("kept").await else { return false };
         let conditions = pool.status.map(|status| status.conditions).unwrap_or_default();
         has(&conditions, api::conditions::kind::READY, "False", "AnotherOperator")

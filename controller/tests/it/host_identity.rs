@@ -88,7 +88,9 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
     swapped.remove(0);
     world.apply("swap", &pool_of(swapped, &json!({}))).await?;
     // The removed host is found at the address where it was proven, and leaves. The other host is not taken for it.
-    world.eventually("it leaves", || async { matches!(world.instance(hosts[0].name()).await, Ok(None)) }).await?;
+    world
+        .eventually("the removed host leaves", || async { matches!(world.instance(hosts[0].name()).await, Ok(None)) })
+        .await?;
     ensure!(marker(&hosts[0]).is_err() && hosts[0].services().is_empty(), "{:?}", hosts[0].services());
     for (host, before) in hosts.iter().zip(&before).skip(1) {
         all_run(host)?;
@@ -215,7 +217,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
     for host in proven {
         let instance = world.until_joined(host.name()).await?;
         let (now, was) = (status(&instance), joined.iter().find(|i| i.name_any() == host.name()).map(status));
-        let was = was.context("it is new")?;
+        let was = was.context("the instance is new")?;
         ensure!(
             (&now.current_version, &now.wicd, &now.host_key, &now.node_ref, &now.proven_at)
                 == (&was.current_version, &was.wicd, &was.host_key, &was.node_ref, &was.proven_at),
@@ -234,14 +236,14 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
         ensure!(asked == u64::from(name != unproven.name()), "{name} was asked {asked} times");
         ensure!(pods.get(&format!("stays-{name}")).await?.metadata.deletion_timestamp.is_none(), "{name} was drained");
         let node = world.node(name).await?.context("the Node is gone")?;
-        let was = nodes.iter().find(|n| n.name_any() == name).and_then(ResourceExt::uid).context("it is new")?;
+        let was = nodes.iter().find(|n| n.name_any() == name).and_then(ResourceExt::uid).context("the Node is new")?;
         ensure!(node.uid() == Some(was) && !is_cordoned(&node), "{name} is another Node, or cordoned");
     }
     // A user confirms the host key.
     let key = unproven.host_key().fingerprint(russh::keys::HashAlg::Sha256).to_string();
     world.annotate(unproven.name(), key::TRUST_HOST_KEY, &key).await?;
     world.until_joined(unproven.name()).await?;
-    ensure!(starts(unproven) == before[3].0, "it was restarted: {:?}", starts(unproven));
+    ensure!(starts(unproven) == before[3].0, "services were restarted: {:?}", starts(unproven));
     Ok(())
 }
 
@@ -272,7 +274,10 @@ async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
     world.control_plane.restore(&backup).await?;
     crate::crash::ended(&mut world.operator, crate::fleet::LIMIT).await?;
     let log = world.operator.log();
-    ensure!(log.contains("the cluster's data were restored from a backup"), "it does not say why it ended: {log}");
+    ensure!(
+        log.contains("the cluster's data were restored from a backup"),
+        "the operator does not say why it ended: {log}"
+    );
     world.new_operator().await?;
     world.apply("etcd", &labelled("restored")).await?;
     for (host, before) in hosts.iter().zip(&before) {
@@ -298,7 +303,7 @@ async fn instances(world: &World) -> Result<Vec<WindowsInstance>> {
     Ok(Api::<WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?.items)
 }
 
-/// Removes the status of all instances and pools, which a backup does not restore.
+/// Removes the status of all instances and pools, as after a restore by a backup tool that leaves out statuses.
 async fn lose_all_status(world: &World) -> Result<()> {
     let nothing = Patch::Merge(json!({"status": null}));
     let all: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);

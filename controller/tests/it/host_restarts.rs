@@ -123,7 +123,7 @@ async fn restart_at_steps(world: &World, hosts: &[SimHost], steps: &[Step]) -> R
     Ok(())
 }
 
-/// Checks a host whose clock is an hour behind after a restart, so that its certificates are not valid yet, and is corrected later.
+/// Checks a host whose clock is an hour behind after a restart, so that its certificates are not valid yet. The clock is corrected later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_behind_after_a_restart_is_waited_for() -> Result<()> {
     let hour = Duration::from_hours(1);

@@ -1,4 +1,4 @@
-//! Registry mirrors in the `hosts.toml` files of hosts, as read by containerd's own code: in the payload's version and in the oldest one.
+//! Registry mirrors in the `hosts.toml` files of hosts, as read by containerd's own code: in the payload's version and in the oldest supported one.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

@@ -63,7 +63,7 @@ fn config(built: &image::Built) -> Result<Value> {
     blob(built, manifest["config"]["digest"].as_str().context("the image has no configuration")?)
 }
 
-/// Returns the digests of the layers of an image, the lowest first.
+/// Returns the digests of an image's layers, the lowest first.
 fn layers(built: &image::Built) -> Result<Vec<String>> {
     let manifest = blob(built, &built.digest)?;
     let layers = manifest["layers"].as_array().context("the image has no layers")?;
@@ -175,7 +175,7 @@ fn podman_run(store: &Store, pod: &Value, container: &Value, name: &str) -> Resu
     Ok(podman)
 }
 
-/// Runs the pod of a Deployment.
+/// Runs the first container of a Deployment's pod.
 fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, account: &Path) -> Result<Container> {
     let pod = serde_json::to_value(&deployment.spec.template.spec)?;
     let container = &pod["containers"][0];

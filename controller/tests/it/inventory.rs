@@ -61,14 +61,14 @@ async fn a_host_moves_to_another_pool(world: &World) -> Result<()> {
         let node = world.node(goes).await.ok().flatten();
         node.is_some_and(|node| node.labels().get(key::POOL).is_some_and(|pool| pool == "to"))
     };
-    world.eventually("its Node names the other pool", is_labelled).await?;
+    world.eventually("the Node names the other pool", is_labelled).await?;
     let after = world.node(goes).await?.context("no Node")?;
     ensure!(after.uid() == before.uid(), "the Node was recreated");
     let instance = world.instance(goes).await?.context("no instance")?;
     let owners: Vec<&str> = instance.owner_references().iter().map(|o| o.name.as_str()).collect();
     ensure!(owners == ["to"], "{owners:?}");
     let seen = watcher.seen.lock().unwrap();
-    ensure!(!seen.ever_cordoned.contains(goes) && !seen.ever_disrupted.contains(goes), "it was disturbed");
+    ensure!(!seen.ever_cordoned.contains(goes) && !seen.ever_disrupted.contains(goes), "{goes} was disturbed");
     Ok(())
 }
 
@@ -88,7 +88,7 @@ async fn a_host_of_a_paused_pool_moves_in_two_steps(world: &World) -> Result<()>
     let after = world.node(goes).await?.context("no Node")?;
     ensure!(after.uid() == before.uid(), "the Node was recreated");
     let seen = watcher.seen.lock().unwrap();
-    ensure!(!seen.ever_cordoned.contains(goes) && !seen.ever_disrupted.contains(goes), "it was disturbed");
+    ensure!(!seen.ever_cordoned.contains(goes) && !seen.ever_disrupted.contains(goes), "{goes} was disturbed");
     Ok(())
 }
 
@@ -135,6 +135,6 @@ async fn host_keys_that_wmco_has_recorded_are_pinned(world: &World) -> Result<()
     ensure!(message.contains("SHA256:"), "{message}");
     let message = world.until_failed(hosts[2].name(), "HostKeyInvalid").await?;
     ensure!(message.contains(&at(2)) && message.contains(LEGACY_HOST_KEYS), "{message}");
-    ensure!(hosts[2].stats().connections == 0, "it was logged in to");
+    ensure!(hosts[2].stats().connections == 0, "the host with a damaged record was logged in to");
     Ok(())
 }

@@ -83,7 +83,7 @@ async fn a_jump_host_that_is_gone_delays_changes_and_rolls_nothing_back() -> Res
         let instance = world.instance(host.name()).await?.context("no instance")?;
         let status = status(&instance);
         ensure!(status.current_version.as_deref() == Some(before.as_str()), "{status:?}");
-        ensure!(status.failed_version.is_none(), "its version is blamed: {status:?}");
+        ensure!(status.failed_version.is_none(), "the new version is blamed: {status:?}");
         if let Some(condition) = conditions::find(&status.conditions, kind::REACHABLE).filter(|c| c.status == "False") {
             says_what_to_do(&condition.message, &jump_host)?;
         }
@@ -170,7 +170,7 @@ async fn a_real_openssh_server_forwards_to_the_listed_hosts_and_to_no_other() ->
     connection.write(r"C:\k\through", b"the jump host").await?;
     ensure!(std::fs::read(listed.drive_c().join("k/through"))? == b"the jump host", "other bytes arrived");
     connection.close().await;
-    let error = Connection::connect(&target(&other)?).await.err().context("it forwards to any host")?;
+    let error = Connection::connect(&target(&other)?).await.err().context("the jump host forwards to any host")?;
     ensure!(error.reason() == "JumpHostUnreachable" && error.to_string().contains("permitopen"), "{error}");
     listed.fault(Fault::Refuse);
     let refuses = || async {

@@ -53,7 +53,11 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     world.until("win", "names what replaces the Machine", says).await?;
     let instance = world.instance("covered").await?.unwrap_or_else(|| panic!("no instance"));
     let repairs = instance.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Repair);
-    ensure!(!repairs && status(&instance).operation.is_none(), "it is being repaired: {:?}", instance.spec.grant);
+    ensure!(
+        !repairs && status(&instance).operation.is_none(),
+        "the operator repairs the covered node: {:?}",
+        instance.spec.grant
+    );
 
     // A user pauses the MachineHealthCheck, as before maintenance: now the operator repairs the node.
     let paused = json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}});
@@ -69,7 +73,11 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     mark_node_not_ready(&world, "covered").await?;
     maker.delete("covered").await?;
     maker.let_go("covered").await?;
-    world.eventually("its instance is gone", || async { matches!(world.instance("covered").await, Ok(None)) }).await?;
+    world
+        .eventually("the instance of the deleted Machine is gone", || async {
+            matches!(world.instance("covered").await, Ok(None))
+        })
+        .await?;
     until_ready(&world, "win", 1).await
 }
 

@@ -42,6 +42,7 @@ const RESTRICTED: &str = "MachineDeletionRestricted";
 /// Record of a watch on the Machines of a MachineSet with three replicas.
 #[derive(Default)]
 struct Seen {
+    /// Machines by name: true if the Machine is being deleted, and its phase.
     machines: BTreeMap<String, (bool, String)>,
     /// Deleted Machines in order, each with its resource version at the deletion.
     deleted: Vec<(String, u64)>,
@@ -231,13 +232,13 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     let names: Vec<&str> = deleted.iter().map(|(name, _)| name.as_str()).collect();
     ensure!(names == ["old-0", "odd", "old-1", "old-2"], "{names:?}");
 
-    // New Machines get the new key before the first one is deleted.
+    // The user data have the new key before the first Machine is deleted.
     let line = new.public_key().to_openssh()?;
     let text = user_data(&world, maker.api).await.context("there is no user data")?;
     ensure!(text.contains(line.trim()), "{text}");
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), maker.api.namespace());
     let written = version(secrets.get(USER_DATA_SECRET).await?.resource_version());
-    ensure!(written < deleted[0].1, "it was written at {written}, and {deleted:?}");
+    ensure!(written < deleted[0].1, "the user data were written at {written}, after a deletion: {deleted:?}");
     Ok(())
 }
 
@@ -284,7 +285,7 @@ async fn machines_that_the_legacy_operator_would_have_replaced_are_adopted_or_re
     world
         .until_note(broken.name(), RESTRICTED, |note| note.contains("the host accepted one of these keys before"))
         .await?;
-    // The operator never took over this Node: whoever made the Machine deletes it.
+    // The operator never took over this Node. In a cluster, the Machine API deletes the Node of a deleted Machine.
     Api::<Node>::all(world.client.clone()).delete(refuses.name(), &DeleteParams::default()).await?;
     let_go(&world, &maker, refuses).await?;
     let other = made_with(&world, &maker, &set, "other", &world.key).await?;

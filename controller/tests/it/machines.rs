@@ -218,7 +218,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines(world: &World, maker:
     maker.says(first, json!({"phase": "Deleting"})).await?;
     maker.machines().patch(hosts[1].name(), &PatchParams::default(), &ignore()).await?;
     world.until_gone(&hosts[1]).await?;
-    let leaving = world.instance(first).await?.context("it has gone too early")?;
+    let leaving = world.instance(first).await?.context("the instance has gone too early")?;
     ensure!(!leaving.is_deleting(), "{leaving:?}");
     hosts[0].power_off();
     maker.let_go(first).await?;
@@ -237,7 +237,7 @@ async fn node_is_marked_as_by_wmco(world: &World, host: &SimHost) -> Result<()> 
     let name = host.name();
     world.edit_node(name, json!({"metadata": {"labels": {key::BYOH: "true"}}})).await?;
     world
-        .eventually("the label byoh goes", || async {
+        .eventually("the label byoh is removed", || async {
             world.node(name).await.is_ok_and(|n| n.is_some_and(|n| !n.labels().contains_key(key::BYOH)))
         })
         .await?;
@@ -370,7 +370,7 @@ async fn new_machines_get_the_key_that_is_in_force(world: &World) -> Result<Make
     secrets.patch(USER_DATA_SECRET, &PatchParams::default(), &Patch::Merge(theirs)).await?;
     let installed = Maker::install(world, cluster_api).await?;
     world.eventually("there is a copy", || carries(cluster_api, first.clone())).await?;
-    let text = user_data(world, openshift).await.context("it is gone")?;
+    let text = user_data(world, openshift).await.context("the user data are gone")?;
     ensure!(text.starts_with("theirs"), "{text}");
 
     // A new key is written to both Secrets.
@@ -379,7 +379,7 @@ async fn new_machines_get_the_key_that_is_in_force(world: &World) -> Result<Make
     let second = line(&key)?;
     for api in [openshift, cluster_api] {
         world.eventually("the other key is in force", || carries(api, second.clone())).await?;
-        let text = user_data(world, api).await.context("it is gone")?;
+        let text = user_data(world, api).await.context("the user data are gone")?;
         ensure!(!text.contains(&first), "{text}");
     }
 
@@ -390,7 +390,7 @@ async fn new_machines_get_the_key_that_is_in_force(world: &World) -> Result<Make
     let refused = secrets.patch("other", &PatchParams::apply("any"), &Patch::Apply(other)).await;
     ensure!(matches!(&refused, Err(kube::Error::Api(s)) if s.is_forbidden()), "{refused:?}");
     let refused = secrets.list(&ListParams::default()).await;
-    ensure!(matches!(&refused, Err(kube::Error::Api(s)) if s.is_forbidden()), "it may list all");
+    ensure!(matches!(&refused, Err(kube::Error::Api(s)) if s.is_forbidden()), "the operator may list all Secrets");
     Ok(installed)
 }
 

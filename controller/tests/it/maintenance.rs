@@ -60,7 +60,7 @@ async fn nodes_are_drained_one_at_a_time_patched_and_verified(world: &mut World,
         })
         .await?;
     ensure!(status(&blocked).phase == Some(Phase::Maintenance), "{:?}", status(&blocked).phase);
-    ensure!(state(world, first).await?.as_deref() == Some("Draining"), "it says that it is drained");
+    ensure!(state(world, first).await?.as_deref() == Some("Draining"), "{first} is not reported as Draining");
     annotate(world, second, key::MAINTENANCE, json!("monthly patches")).await?;
     until_state(world, second, Some("Waiting")).await?;
     delete_budget(world, CART).await?;
@@ -72,7 +72,7 @@ async fn nodes_are_drained_one_at_a_time_patched_and_verified(world: &mut World,
     // The host is switched off, patched and started again, and the operator restarts meanwhile.
     hosts[0].power_off();
     world
-        .eventually("its Node is not Ready", || async {
+        .eventually("the Node of the host that is off is not Ready", || async {
             world.node(first).await.is_ok_and(|n| n.is_some_and(|n| !wnp_core::node::ready(&n).0))
         })
         .await?;
@@ -151,14 +151,14 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd(world: &W
         *last.lock().unwrap() = Some(outcome);
         !is_refused
     };
-    world.eventually("no user refuses it any more", is_allowed).await?;
+    world.eventually("no user refuses the maintenance any more", is_allowed).await?;
     expect(&last.into_inner().unwrap().context("wicd did not run")?, 0)?;
     let node = world.node(name).await?.context("no Node")?;
     ensure!(is_cordoned_by_us(&node), "{name} is not drained");
     hosts[0].reboot();
     // The request is repeated, because nothing runs on the host until it is on again.
     let is_drained = async || hosts[0].maintenance(&begin(6000, false)).await.code() == 0;
-    world.eventually("it is drained after the restart", is_drained).await?;
+    world.eventually("the node is drained after the restart", is_drained).await?;
     // A second host must wait. After its timeout, its request is withdrawn, unless `keep` is set.
     expect(&hosts[1].maintenance(&begin(20, true)).await, 3)?;
     ensure!(state(world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "both are drained at once");

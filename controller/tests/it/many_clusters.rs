@@ -64,7 +64,7 @@ impl Sites {
         Ok(Self { scene, south, of_north, of_south })
     }
 
-    /// Returns the pool of a site, which may remove at most `max_removals` hosts at once.
+    /// Returns the spec of a site's pool, which may remove at most `max_removals` hosts at once.
     fn pool(&self, site: &str, max_removals: u32) -> WindowsNodePoolSpec {
         let mut spec = self.scene.spec(json!({"path": format!("sites/{site}")}));
         spec.inventory.max_removals = Some(IntOrPercent::Int(max_removals));

@@ -135,7 +135,7 @@ async fn metrics_need_a_token_with_the_right_to_get_them(
     ensure!(answer.contains("windows_node_pool_build_info"), "{answer}");
     for (about, headers, status) in [
         ("no token", String::new(), 401),
-        ("a token of another cluster", bearer("abc"), 401),
+        ("an invalid token", bearer("abc"), 401),
         ("a password", "Authorization: Basic YTpi\r\n".into(), 401),
         ("a token without the right", bearer(other), 403),
         ("the right one again", bearer(reader), 200),

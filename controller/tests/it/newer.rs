@@ -62,7 +62,7 @@ async fn write<K: Resource<DynamicType = ()>>(world: &World, name: &str, patch: 
             Err(error) => return Err(error.into()),
         }
     }
-    anyhow::bail!("the CRD does not take effect")
+    anyhow::bail!("the API server has not accepted {patch} within a minute")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,7 +105,8 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
         ensure!(began.elapsed() < crate::fleet::LIMIT, "{:?}", pools.get("second").await?.data);
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    // What happens to its nodes does not make the operator work with the state that it could read before. The second reconcile begins after the first.
+    // What happens to its nodes does not make the operator work with the state that it could read before. The first reconcile may
+    // have begun before the change, so the test waits for two.
     let reconciles = || world.operator.metric(r#"windows_node_pool_reconciles_total{kind="WindowsNodePool"}"#);
     for unschedulable in [true, false] {
         let before = reconciles().await?;

@@ -39,12 +39,12 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
     let message = world.until_failed("master-0", "HostConflict").await?;
     ensure!(
         message.contains("kubernetes.io/os=linux") && message.contains("another name"),
-        "it does not say what to do: {message}"
+        "the message does not say what to do: {message}"
     );
     ensure!(!host.drive_c().join("k").exists(), "something was put on the host");
     let requests = Api::<CertificateSigningRequest>::all(world.client.clone()).list(&ListParams::default()).await?;
     let about = requests.iter().filter(|c| c.name_any().contains("master-0")).count();
-    ensure!(about == 0, "{about} certificates were asked for");
+    ensure!(about == 0, "{about} certificates were requested");
 
     // The instance is deleted, and the Linux node stays unchanged.
     world.empty("hostile").await?;

@@ -253,7 +253,7 @@ async fn taken() -> Result<Vec<Value>> {
     let client = crate::cluster::shared().await?.client().await?;
     let pools: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<WindowsNodePool>(&()));
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    // The pools are random, so a pool that is refused is printed.
+    // The pools differ in each run. The failure of a run shows the pools that a program refuses.
     let mut random = TestRunner::new(Config::default());
     let (template, mut taken) = (template(), Vec::new());
     for _ in 0..POOLS {
@@ -525,9 +525,9 @@ async fn kubelet_refuses_what_the_api_server_refuses_unless_a_reason_is_listed()
                     Some(format!("{kubelet}: kubelet says {said:?} and not {part}"))
                 }
                 Refused(_) => None,
-                Taken(reason) => {
-                    said.map(|said| format!("{kubelet}, refused as {reason}: kubelet refuses it, too: {said}"))
-                }
+                Taken(reason) => said.map(|said| {
+                    format!("{kubelet}: the API server refuses it because {reason}, but kubelet does, too: {said}")
+                }),
             }
         });
         let wrong: Vec<String> = wrong.collect();

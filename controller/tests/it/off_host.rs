@@ -33,7 +33,7 @@ fn on_host(host: &SimHost, windows_path: &str) -> std::path::PathBuf {
     host.drive_c().join(windows_path[3..].replace('\\', "/"))
 }
 
-/// Replaces the certificates of kubelet and wicd by expired ones, as if a day had passed.
+/// Replaces the certificates of kubelet and wicd with ones that expired a day ago.
 fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
     let name = host.name();
     let pem = |user: &str, group: &str| -> Result<String> {
@@ -123,7 +123,7 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_user(world: &World) -
         let instance = world.instance(host.name()).await?.context("no instance")?;
         ensure!(!instance.is_leaving(), "{} is removed", host.name());
         let step = status(&instance).operation.map(|o| o.step);
-        ensure!(step != Some(Step::Drain), "{} is being drained, and no host is there", host.name());
+        ensure!(step != Some(Step::Drain), "{} is being drained, although its host is off", host.name());
     }
 
     for host in [expired, valid] {
@@ -132,7 +132,9 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_user(world: &World) -
     let new = version("win-2").await;
     for name in ["win-0", "win-1"] {
         world.until_joined(name).await?;
-        world.eventually("it follows the current version", || async { version(name).await == new }).await?;
+        world
+            .eventually("a host that was off follows the current version", || async { version(name).await == new })
+            .await?;
     }
     world
         .until(POOL, "all are Ready", |p| {
@@ -146,7 +148,10 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_user(world: &World) -
         ensure!(!is_cordoned(&node.context("no Node")?), "{} is cordoned", host.name());
     }
     let instance = world.instance(expired.name()).await?.context("no instance")?;
-    let end = status(&instance).wicd_certificate_expires.and_then(api::Time::known).context("it is not known")?;
+    let end = status(&instance)
+        .wicd_certificate_expires
+        .and_then(api::Time::known)
+        .context("the end of wicd's certificate is not known")?;
     ensure!(end > Timestamp::now(), "wicd's certificate ended at {end}");
     is_not_evicted(world, "app-win-0").await?;
     ensure!(on.boots() == 1, "a host that was on was restarted");
@@ -186,7 +191,7 @@ async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator(world
         .await?;
     world.until(POOL, "it is Ready", crate::fleet::is_ready).await?;
     world
-        .eventually("wicd has it", || async {
+        .eventually("wicd has the renewed certificate", || async {
             std::fs::read_to_string(on_host(host, path::WICD_CERT)).is_ok_and(|now| now != old)
         })
         .await?;

@@ -60,7 +60,7 @@ async fn a_bundle_joins_hosts_once_the_policies_are_applied_by_the_guide() -> Re
     the_guide_leads_from_olm_to_kustomize_and_away(&mut world, hosts[0].name()).await
 }
 
-/// Returns the kind and name of each object that is left of the kinds below and whose name begins with `windows-node-pools`.
+/// Returns the kind and name of each remaining object of the kinds below whose name begins with `windows-node-pools`.
 pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
     async fn of<K>(api: Api<K>) -> Result<Vec<String>>
     where
@@ -166,14 +166,14 @@ async fn an_upgrade_waits_while_a_host_joins() -> Result<()> {
         all.into_iter().find(|condition| condition["type"] == "Upgradeable")
     };
     let is = async |status: &str| upgradeable().await.is_some_and(|condition| condition["status"] == status);
-    world.eventually("it may be upgraded", || is("True")).await?;
+    world.eventually("the operator may be upgraded", || is("True")).await?;
     let slow = HostOptions { boot: Some(Duration::from_secs(20)), ..HostOptions::named("slow") };
     let host = world.sim.host(slow).await?;
     world.apply("olm", &spec(&[host])).await?;
-    world.eventually("it says why not", || is("False")).await?;
+    world.eventually("the operator says that an upgrade must wait", || is("False")).await?;
     let message = upgradeable().await.context("the condition Upgradeable is gone")?["message"].to_string();
     ensure!(message.contains("pool olm: 1 joining"), "{message}");
     world.until("olm", "is Ready", is_ready).await?;
-    world.eventually("it may be upgraded again", || is("True")).await?;
+    world.eventually("the operator may be upgraded again", || is("True")).await?;
     Ok(())
 }

@@ -1,5 +1,8 @@
-//! Events of a pool, in pairs: the first, then the second, then both are reverted. After each pair, the hosts are the same nodes as before, no
-//! node is cordoned, the status is correct, and nothing is left to do.
+//! Events of a pool, in pairs: the first, then the second, then both are reverted. After each pair, the hosts are nodes of the pool as before, no
+//! node is cordoned, and the status is correct. Unless the pool was deleted or renamed, they are also the same Nodes. In the end, no reconcile
+//! repeats without a change.
+//!
+//! `PAIR` selects one pair by its number.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +35,16 @@ enum Event {
     Paused,
     InPlan,
     Emptied,
+    /// The deletion policy becomes Orphan, and a host is removed from the list.
     Orphaned,
     HostsMoved,
     ListUnreadable,
     DrainBlocked,
     WindowClosed,
     HostOff,
+    /// A host was off, and its Node is still reported as not Ready.
     HostBack,
+    /// A node does not work, and a change of the others has to wait for it.
     BudgetUsedUp,
 }
 
@@ -223,7 +229,7 @@ impl Subject {
             let status = pool_status(&pool);
             let ready = nodes.items.iter().filter(|node| wnp_core::node::ready(node).0).count();
             let is_seen = status.observed_generation == pool.metadata.generation;
-            // A pool that is being deleted no longer counts a node as its own.
+            // The last status of a pool that is being deleted may count Nodes that the pool has lost since.
             is_seen
                 && (pool.metadata.deletion_timestamp.is_some()
                     || status.ready_nodes <= i32::try_from(ready).unwrap_or(0))
@@ -301,7 +307,7 @@ fn merge(value: &mut Value, change: Value) {
     }
 }
 
-/// Waits until reconciles end, and fails if they repeat without a change.
+/// Waits until the operator makes almost no reconciles. Fails if reconciles repeat without a change.
 pub(crate) async fn is_quiet(world: &World) -> Result<()> {
     let reconciles = || world.operator.metric("windows_node_pool_reconciles_total");
     let pools = Api::<WindowsNodePool>::all(world.client.clone()).list(&ListParams::default()).await?.items.len();

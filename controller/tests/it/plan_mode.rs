@@ -31,8 +31,8 @@ use crate::fleet::{World, entry, has, pool_status, spec_with, status};
 const POOL: &str = "factory";
 const HALL: &str = "example.com/hall";
 
-/// Objects that the operator writes, except the pools' status, each with a text that changes with each write. For Nodes this is not the resource
-/// version, because kubelet writes them, too.
+/// Objects that a plan must not change, by kind and name, each with a text that changes when the operator writes the object. Leaves out the statuses
+/// of pools, which the operator writes in mode Plan, and those of Nodes, which kubelet writes.
 type Written = BTreeMap<String, String>;
 
 async fn versions<K>(world: &World, into: &mut Written) -> Result<()>
@@ -76,7 +76,7 @@ async fn written(world: &World) -> Result<Written> {
     Ok(all)
 }
 
-/// Waits until earlier work is done, so that all later writes have a new cause.
+/// Waits until the operator writes nothing more, so that later writes have a new cause. Returns the objects.
 async fn until_at_rest(world: &World) -> Result<Written> {
     let last = std::sync::Mutex::new(written(world).await?);
     world
@@ -104,11 +104,11 @@ async fn nothing_was_written(world: &World, before: &Written, about: &str) -> Re
         .filter(|k| before.get(*k) != after.get(*k))
         .map(|k| format!("{k}: {:?} -> {:?}", before.get(k), after.get(k)))
         .collect();
-    ensure!(differs.is_empty(), "{about}: {}", differs.join("\n"));
+    ensure!(differs.is_empty(), "{about}: these objects were changed: {}", differs.join("\n"));
     Ok(())
 }
 
-/// Exit status and output of the command.
+/// Exit status and output of the command `plan`.
 #[derive(Debug)]
 struct Said {
     status: Option<i32>,
@@ -117,7 +117,7 @@ struct Said {
 }
 
 impl Said {
-    /// Returns the answers of `-o json`.
+    /// Returns the plans that `-o json` prints, one for each pool.
     fn answers(&self) -> Result<Vec<Value>> {
         serde_json::from_str(&self.out).with_context(|| format!("{self:?}"))
     }
@@ -158,7 +158,7 @@ async fn allow_reads(world: &World) -> Result<()> {
     world.control_plane.apply_yaml(&rbac("ClusterRoleBinding", binding)).await
 }
 
-/// Runs the command with a file on its standard input.
+/// Runs the command `plan` with this file on its standard input.
 async fn plan(world: &World, by: By, file: &str, args: &[&str]) -> Result<Said> {
     let (user, groups) = match by {
         By::Operator => (OPERATOR, &OPERATOR_GROUPS[..]),
@@ -382,7 +382,7 @@ async fn problems_of_a_plan_are_reported() -> Result<()> {
         "{said:?}"
     );
 
-    // The command refuses input without a valid pool.
+    // The command refuses invalid input and invalid options.
     for (about, text, args, expected) in [
         ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
         ("the same pool twice", &format!("{good}---\n{good}"), &[], "the WindowsNodePool factory is defined twice"),

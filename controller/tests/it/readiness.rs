@@ -23,7 +23,7 @@ async fn kubectl_wait_and_kstatus_wait_until_a_pool_is_done() -> Result<()> {
     Ok(())
 }
 
-/// Joins the hosts of a pool, changes the pool, breaks a node so that it is repaired, and removes a host.
+/// Joins the hosts of a pool, changes the pool, breaks a node so that it is repaired, and removes a host if another one is left.
 async fn all_that_happens(world: &World, name: &str, count: usize, max_unavailable: Value) -> Result<()> {
     let mut hosts = world.hosts(name, count).await?;
     let pool = |hosts: &[_], pods: i32, downloads: i32| {
@@ -52,15 +52,15 @@ async fn all_that_happens(world: &World, name: &str, count: usize, max_unavailab
     Ok(())
 }
 
-/// Waits until `kubectl wait` returns, and checks that then everything is done.
+/// Waits until `kubectl wait` returns, and checks that everything is done then, and that kstatus reports InProgress and then Current.
 async fn ends(world: &World, name: &str, what: &str, count: usize) -> Result<()> {
     let pool = format!("wnp/{name}");
     let output = world.control_plane.kubectl(&["wait", "--for=condition=Ready", "--timeout=4m", &pool]).await?;
     ensure!(output.status.success(), "{name}, {what}: {}", String::from_utf8_lossy(&output.stderr));
     let status = pool_status(&world.pool(name).await?);
     let done = [status.hosts, status.ready_nodes, status.up_to_date_nodes].map(|n| usize::try_from(n).unwrap_or(0));
-    ensure!(done == [count; 3], "{name}, {what}: kubectl has waited for {status:?}");
-    // The watch may be a moment behind.
+    ensure!(done == [count; 3], "{name}, {what}: kubectl wait has returned with {status:?}");
+    // The watch of the test may be a moment behind.
     let words = Mutex::new(Vec::new());
     let read = |_: &WindowsNodePool| {
         let mut words = words.lock().unwrap();
@@ -72,6 +72,6 @@ async fn ends(world: &World, name: &str, what: &str, count: usize) -> Result<()>
     words.dedup();
     // A status from before the change may arrive late: it was Current then.
     let words: Vec<_> = words.into_iter().skip_while(|word| word == "Current").collect();
-    ensure!(words == ["InProgress", "Current"], "{name}, {what}: {words:?}");
+    ensure!(words == ["InProgress", "Current"], "{name}, {what}: kstatus reports {words:?}");
     Ok(())
 }

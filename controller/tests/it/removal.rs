@@ -29,7 +29,7 @@ use crate::{
 /// Grace period of pods, in seconds.
 const GRACE: i64 = 7;
 
-/// Creates a pod without a controller, running on this node.
+/// Creates a pod without a controller on a node, and waits until it runs.
 pub(crate) async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let labels: std::collections::BTreeMap<_, _> = labels.iter().copied().collect();
@@ -51,7 +51,7 @@ pub(crate) async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str
         .await
 }
 
-/// Creates a PodDisruptionBudget that allows no disruption of the pods with this label `app`.
+/// Creates a PodDisruptionBudget that allows no disruption of the pods with this label `app`, and waits until it is in force.
 pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
     let budget = json!({
@@ -100,7 +100,7 @@ async fn hosts_are_removed() -> Result<()> {
         the_pool_is_deleted(&world),
         orphans_keep_running(&world),
         an_unreachable_host_is_abandoned(&world),
-        half_of_a_list_stays_until_a_user_confirms(&world),
+        most_of_a_list_stays_until_a_user_confirms(&world),
         deleted_objects_are_created_again(&world),
     )?;
     only_changed_files_are_sent(&mut world, &again).await
@@ -168,7 +168,7 @@ async fn hosts_are_drained_one_at_a_time_within_grace_periods(world: &World) -> 
         for file in ["Temp/mine.txt", "var/log/mine.log"] {
             ensure!(host.drive_c().join(file).exists(), "a user's {file} was deleted from {}", host.name());
         }
-        ensure!(host.stats().connections == 2, "{}: {:?}", host.name(), host.stats());
+        ensure!(host.stats().connections == 2, "{}: not two logins: {:?}", host.name(), host.stats());
         world.until_event(host.name(), "Removed").await?;
     }
     world.until("budgeted", "one is left", |p| crate::fleet::is_ready(p) && pool_status(p).hosts == 1).await?;
@@ -237,7 +237,7 @@ async fn orphans_keep_running(world: &World) -> Result<()> {
     until_pool_gone(world, "orphans").await?;
     ensure!(world.instance("orphan").await?.is_none(), "the instance is still there");
     uncordoned_node(world, "orphan").await?;
-    ensure!(!before.is_empty() && host.services() == before, "{:?} {before:?}", host.services());
+    ensure!(!before.is_empty() && host.services() == before, "services were {before:?} and are {:?}", host.services());
     ensure!(host.stats().connections == 1, "the host was touched");
     world.until_event("orphan", "Orphaned").await?;
     names_what_is_left(&host, &bare, "## Release hosts as they are")?;
@@ -287,7 +287,7 @@ async fn an_unreachable_host_is_abandoned(world: &World) -> Result<()> {
         .await
 }
 
-async fn half_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()> {
+async fn most_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()> {
     let hosts = world.hosts("half", 4).await?;
     world.join("half", &spec(&hosts)).await?;
     world.apply("half", &spec(&hosts[..1])).await?;
@@ -327,7 +327,7 @@ async fn deleted_objects_are_created_again(world: &World) -> Result<Vec<SimHost>
     let old_node = world.node(node).await?.context("no Node")?;
     Api::<Node>::all(world.client.clone()).delete(node, &DeleteParams::default()).await?;
 
-    world.until_instance(instance, "is another one", |i| i.uid() != first.uid()).await?;
+    world.until_instance(instance, "was created again", |i| i.uid() != first.uid()).await?;
     world.until_joined(instance).await?;
     world
         .eventually("the Node is there again", || async {

@@ -144,7 +144,9 @@ async fn an_empty_list_removes_no_host_until_the_number_is_confirmed(world: &Wor
         .await?;
     world.edit_pool(POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
     let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
-    world.until(POOL, "it has looked", |p| observed(p) && is_withheld(p, Reason::RemovalBlocked, &parts)).await?;
+    world
+        .until(POOL, "it has observed the change", |p| observed(p) && is_withheld(p, Reason::RemovalBlocked, &parts))
+        .await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
         is_as_before(world, host, before.as_ref()).await?;
@@ -183,7 +185,7 @@ async fn a_removed_finalizer_removes_no_host(world: &World) -> Result<()> {
         };
         world.until_instance(host.name(), "says that its pool is missing", says).await?;
         world
-            .eventually("our cordon is lifted", || async {
+            .eventually("the operator's cordon is lifted", || async {
                 world.node(host.name()).await.is_ok_and(|n| n.is_some_and(|n| !is_cordoned(&n)))
             })
             .await?;
@@ -236,7 +238,7 @@ async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {
     world.until(pool, "is Ready", is_ready).await
 }
 
-/// Changes pools while the operator is being replaced.
+/// Moves a host to another pool while no operator runs.
 async fn a_host_that_moves_while_no_operator_runs_is_not_removed(world: &mut World) -> Result<()> {
     let hosts = world.hosts("away", 2).await?;
     world.join("from", &spec(&hosts)).await?;

@@ -23,15 +23,15 @@ use crate::{
     rollout::until_updated,
 };
 
-/// Seconds for which a node is not Ready before it is repaired: the minimum of the field.
+/// Seconds for which a node is not Ready before it is repaired: the minimum of `remediation.notReadySeconds`.
 const NOT_READY_SECONDS: i64 = 30;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unhealthy_nodes_are_repaired() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
-        only_one_unhealthy_node_is_repaired(&world),
-        a_repair_that_is_requested_begins_at_once(&world),
+        nodes_are_repaired_unless_too_many_are_unhealthy(&world),
+        a_requested_repair_begins_even_if_the_pool_repairs_nothing(&world),
         drift_of_files_and_services_is_corrected(&world),
         a_deleted_node_does_not_fail_its_version(&world),
     )?;
@@ -74,7 +74,7 @@ async fn until_services_run(world: &World, host: &SimHost) -> Result<()> {
     world.eventually("its services run", run).await
 }
 
-async fn only_one_unhealthy_node_is_repaired(world: &World) -> Result<()> {
+async fn nodes_are_repaired_unless_too_many_are_unhealthy(world: &World) -> Result<()> {
     let (few, many) = (world.hosts("few", 2).await?, world.hosts("many", 3).await?);
     let one = world.hosts("one", 1).await?;
     let specs = [
@@ -96,7 +96,7 @@ async fn only_one_unhealthy_node_is_repaired(world: &World) -> Result<()> {
     let note = world.until_event(few[0].name(), "Repaired").await?;
     ensure!(note.contains("Ready again"), "{note}");
     let took = Timestamp::now().duration_since(down);
-    ensure!(took >= SignedDuration::from_secs(NOT_READY_SECONDS - 1), "it was repaired after {took:?} already");
+    ensure!(took >= SignedDuration::from_secs(NOT_READY_SECONDS - 1), "it was repaired too early, after {took:?}");
     world.until_joined(few[0].name()).await?;
     until_services_run(world, &few[0]).await?;
     ensure!(few[0].boots() == 1, "the host was restarted");
@@ -130,8 +130,7 @@ async fn only_one_unhealthy_node_is_repaired(world: &World) -> Result<()> {
     world.until("many", "all are Ready", |p| is_ready(p) && pool_status(p).ready_nodes == 3).await
 }
 
-/// Checks that a repair that a user requests begins at once, even if the pool repairs nothing by itself.
-async fn a_repair_that_is_requested_begins_at_once(world: &World) -> Result<()> {
+async fn a_requested_repair_begins_even_if_the_pool_repairs_nothing(world: &World) -> Result<()> {
     let asked = world.hosts("asked", 1).await?;
     world.join("asked", &pool_with_remediation(&asked, "None")).await?;
     stop_services(&asked[0]);
@@ -192,7 +191,7 @@ fn started(host: &SimHost) -> BTreeMap<String, u32> {
     host.windows().state().starts.clone()
 }
 
-/// Deletes the Node while the operator waits for its registration. The host follows the version already.
+/// Deletes the Node while the operator waits for its registration. The host has been configured with the new version already.
 async fn a_deleted_node_does_not_fail_its_version(world: &World) -> Result<()> {
     let hosts = world.hosts("deleted", 1).await?;
     let (host, name) = (&hosts[0], hosts[0].name());

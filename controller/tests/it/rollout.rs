@@ -1,5 +1,5 @@
-//! Rollout of a change to a whole pool while users' pods run on it: 20 simulated hosts and one with real Windows parts. Also, how long the operator
-//! stores the versions that hosts followed.
+//! Rollout of a change to a whole pool while users' pods run on it: 20 simulated hosts and, where Wine is available, one with real Windows parts.
+//! Also, how long the operator stores the versions that hosts followed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,7 @@ use crate::fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, nodes, p
 const POOL: &str = "factory";
 /// Grace period of pods, in seconds.
 const GRACE: i64 = 3;
-/// Number of pods of each workload, so that together they outnumber the nodes.
+/// Number of pods of each workload. The pods of the three workloads outnumber the nodes.
 const REPLICAS: i32 = 8;
 
 /// Returns a pool of these hosts with a number of concurrent downloads and with further fields. Changing this number drains the nodes.
@@ -93,7 +93,7 @@ pub(crate) async fn create_workload(client: &Client, name: &str, replicas: i32) 
     Ok(())
 }
 
-/// Replaces the scheduler: binds waiting pods to Ready nodes that are not cordoned, the emptiest first.
+/// Starts a task in place of the scheduler, until it is aborted: it binds waiting pods to Ready nodes that are not cordoned, the emptiest first.
 pub(crate) fn schedule(client: Client) -> JoinHandle<()> {
     tokio::spawn(async move {
         // The default namespace has no pods of the operator's own Deployment.
@@ -157,7 +157,7 @@ pub(crate) struct Observed {
     pub ever_disrupted: BTreeSet<String>,
     /// Nodes that are cordoned now.
     cordoned: BTreeSet<String>,
-    /// Nodes that are cordoned now, and were Ready when that began. A cordon of another node disturbs no pod and uses no budget.
+    /// Nodes that are cordoned now, and were Ready when that began. A cordon of a node that was not Ready disturbs no pod and uses no budget.
     cordoned_while_ready: BTreeSet<String>,
     /// Maximum number of nodes that were cordoned while they were Ready, at once.
     pub most_cordoned: usize,
@@ -167,7 +167,7 @@ pub(crate) struct Observed {
     pub cordons: BTreeMap<String, usize>,
     /// Grace periods of pods at their deletion, by uid.
     pub grace_periods: BTreeMap<String, Option<i64>>,
-    /// Budgets that were broken.
+    /// PodDisruptionBudgets whose pods were healthy, and later had fewer healthy pods than desired, with both numbers.
     broken: Vec<String>,
 }
 
@@ -257,7 +257,7 @@ impl Watcher {
                     Ok(watcher::Event::Init) => continue,
                     Err(_) => {
                         listed.clear();
-                        // With a short retry, nothing is missed once the API server is back.
+                        // The delay is short, because the default backoff would miss changes after the API server is back.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }
@@ -440,7 +440,7 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
     let (_, containerd_now) = fleet.state_on_wine().await?;
     let seen = watcher.seen.lock().unwrap();
     ensure!(seen.most_disrupted <= fleet.size() / 10, "{} nodes were disrupted at once", seen.most_disrupted);
-    ensure!(seen.ever_disrupted.len() == fleet.size(), "{} nodes were drained", seen.ever_disrupted.len());
+    ensure!(seen.ever_disrupted.len() == fleet.size(), "only {} nodes were drained", seen.ever_disrupted.len());
     ensure!(seen.broken.is_empty(), "budgets were broken: {:?}", seen.broken);
     ensure!(!seen.grace_periods.is_empty(), "no pod was ever moved");
     let killed: Vec<_> = seen.grace_periods.values().filter(|g| **g != Some(GRACE)).collect();
@@ -529,6 +529,6 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
         })
         .await?;
     until_updated(&world, POOL).await?;
-    ensure!(hosts[0].stats().connections == 4, "a host was logged in to for nothing: {:?}", hosts[0].stats());
+    ensure!(hosts[0].stats().connections == 4, "a host was logged in to without a change: {:?}", hosts[0].stats());
     Ok(())
 }

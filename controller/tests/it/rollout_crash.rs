@@ -34,7 +34,7 @@ use crate::{
 };
 
 const POOL: &str = "factory";
-/// Label of pods whose eviction a budget blocks.
+/// Label and name prefix of pods whose eviction a budget blocks.
 const GUARDED: &str = "guarded";
 
 fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec {
@@ -49,7 +49,7 @@ async fn edit_status(world: &World, name: &str, status: Value) -> Result<()> {
     Ok(())
 }
 
-/// Makes a Node look as if this operation had cordoned it, or none.
+/// Makes a Node look as if this operation had cordoned it. Without an operation, makes it look as if none had.
 async fn set_cordon(world: &World, name: &str, operation: Option<&str>) -> Result<()> {
     let patch = json!({
         "metadata": {"annotations": {key::CORDONED_BY: operation}},
@@ -125,7 +125,7 @@ struct Rollout {
 impl Rollout {
     /// Creates a rollout. `guarded` are hosts with a pod whose eviction a budget blocks.
     async fn new(names: &[&str], guarded: &[&str]) -> Result<Self> {
-        // The next operator waits until the Lease of a suspended leader expires.
+        // The Lease is short, because the next operator waits until the Lease of a suspended leader expires.
         let world = World::new(slow(), &["--lease-duration", "10s"]).await?;
         let mut hosts = Vec::new();
         for name in names.iter().chain(guarded) {
@@ -153,7 +153,7 @@ impl Rollout {
         self.hosts.iter().find(|h| h.name() == name).context("no such host")
     }
 
-    /// Waits until a node follows the new version, and checks that one operation has brought it there.
+    /// Waits until a node follows the new version, and checks that one operation has brought it there: `operation`, if given.
     async fn until_changed(&self, name: &str, operation: Option<&str>) -> Result<()> {
         let changed = |s: &WindowsInstanceStatus| s.current_version.as_ref() == Some(&self.to) && s.operation.is_none();
         let instance = self.world.until_instance(name, "is changed", |i| changed(&status(i))).await?;
@@ -236,7 +236,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     for host in &rollout.hosts {
         let name = host.name();
         let node = rollout.world.node(name).await?.context("no Node")?;
-        ensure!(is_cordoned(&node) == (name == "persons"), "{name} is not cordoned as before");
+        ensure!(is_cordoned(&node) == (name == "persons"), "the cordon of {name} is not as a user left it");
         ensure!(rollout.nodes.of(name).len() == 1, "Nodes of {name}: {:?}", rollout.nodes.of(name));
         let boots = if ["restarted", "sent"].contains(&name) { 2 } else { 1 };
         ensure!(host.boots() == boots, "{name}: {} boots", host.boots());
@@ -273,7 +273,8 @@ async fn until_restarted(rollout: &Rollout, name: &str, operation: &str) -> Resu
         .await
 }
 
-/// Returns values that a disturbance would change: the Node's UID, the time since which it is Ready, and the UIDs of its pods.
+/// Returns values that a disturbance would change: the Node's UID, the time since which it is Ready, and the UIDs of its pods. Fails if the node is
+/// disturbed now: not Ready, cordoned, or with a pod that is being deleted.
 async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<String>, Vec<Option<String>>)> {
     let node = world.node(name).await?.context("no Node")?;
     let conditions = node.status.clone().and_then(|s| s.conditions).unwrap_or_default();
@@ -309,7 +310,7 @@ async fn a_node_that_a_client_uncordons_is_cordoned_again(rollout: &Rollout) -> 
     let note = world.until_event(name, "ExternalUncordon").await?;
     ensure!(note.contains("cordons it again"), "{note}");
     world
-        .eventually("cordoned it again", || async {
+        .eventually("the operator has cordoned it again", || async {
             let node = world.node(name).await.ok().flatten();
             node.is_some_and(|n| is_cordoned(&n) && is_cordoned_by_us(&n))
         })
@@ -343,12 +344,12 @@ async fn status_is_corrected_from_the_host(rollout: &Rollout) -> Result<()> {
     let unguarded = json!({"metadata": {"finalizers": null}});
     instances.patch("adopted", &PatchParams::default(), &Patch::Merge(unguarded)).await?;
     instances.delete("adopted", &DeleteParams::default()).await?;
-    world.until_instance("adopted", "is another one", |i| i.uid() != first.uid()).await?;
+    world.until_instance("adopted", "was created again", |i| i.uid() != first.uid()).await?;
     let again = status(&world.until_joined("adopted").await?);
     ensure!(again.current_version.as_ref() == Some(&rollout.to), "{again:?}");
     ensure!(traces(world, "adopted").await? == before, "the node was disturbed");
     let programs = host.stats().processes - processes;
-    ensure!(programs <= 2, "{programs} programs were run on a host that was right");
+    ensure!(programs <= 2, "{programs} programs were run on a host that needed no change");
 
     // The status is older than the host, as after a restore of etcd.
     let host = rollout.host("restored")?;
@@ -393,7 +394,12 @@ async fn a_suspended_leader_changes_nothing_when_it_resumes(rollout: &mut Rollou
     ensure!(known == epoch(&lease(&rollout.world).await?).to_string(), "the host has recorded the epoch {known}");
     let now = status(&rollout.world.instance("slept").await?.context("no instance")?);
     ensure!(now.last_operation == changed.last_operation && now.current_version == changed.current_version, "{now:?}");
-    ensure!(host.boots() == 1 && rollout.nodes.of("slept").len() == 1, "{} boots", host.boots());
+    ensure!(
+        host.boots() == 1 && rollout.nodes.of("slept").len() == 1,
+        "{} boots, Nodes {:?}",
+        host.boots(),
+        rollout.nodes.of("slept")
+    );
     uncordoned_node(&rollout.world, "slept").await?;
     Ok(())
 }

@@ -131,7 +131,7 @@ async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> R
     let pool = world.pool(trial.name).await?;
     let canary = pool_status(&pool).failed_node_names.remove(0);
     let bad = pool_status(&pool).rollout.context("no rollout")?.to_version;
-    ensure!(bad != good, "the version is the same: {good}");
+    ensure!(bad != good, "the broken payload has the same version: {good}");
     // After a rollback of the whole pool, the node follows the version of its pool again.
     let reason = if trial.action == "Rollback" { "Succeeded" } else { "UpdateFailed" };
     let instance = world
@@ -173,7 +173,7 @@ async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     // A version that was rolled back in the whole pool is not retried: only another version helps.
     let todo = if rollout.rolled_back { "Correct the template" } else { key::RETRY };
     for part in [&*short(&rollout.to_version), "Correct the template", todo] {
-        ensure!(message.contains(part), "it does not say {part:?}: {message}");
+        ensure!(message.contains(part), "the condition Stalled does not contain {part:?}: {message}");
     }
     Ok(())
 }
@@ -230,7 +230,7 @@ async fn drains_respect_disruption_budgets() -> Result<()> {
     let termination = Duration::from_millis(500);
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(
-        a_drain_with_force_deletes_pods_within_their_grace_period(&world),
+        a_drain_with_force_deletes_pods_with_a_grace_period(&world),
         a_drain_waits_for_its_budget(&world),
         a_drain_is_aborted_and_retried(&world),
         a_drain_is_given_up_on_hold_and_in_a_pause(&world),
@@ -376,7 +376,7 @@ async fn a_drain_is_aborted_and_retried(world: &World) -> Result<()> {
     blocked.goes_through_without_the_budget(world).await
 }
 
-async fn a_drain_with_force_deletes_pods_within_their_grace_period(world: &World) -> Result<()> {
+async fn a_drain_with_force_deletes_pods_with_a_grace_period(world: &World) -> Result<()> {
     let watcher = Watcher::of(&world.client, "force");
     let blocked = Blocked::new(world, "force", json!({"timeoutSeconds": 60, "onTimeout": "Force"})).await?;
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
@@ -393,7 +393,7 @@ async fn a_drain_with_force_deletes_pods_within_their_grace_period(world: &World
 /// Duration of the API server's outage: longer than the operator keeps its Lease, and than the cluster waits for the Lease of a kubelet.
 const OUTAGE: Duration = Duration::from_mins(1);
 
-/// Size of a payload file whose upload takes long enough for a fault.
+/// Size in bytes of a payload file whose upload takes long enough for a fault.
 const PLUGIN: u64 = 4 << 20;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,7 +33,7 @@ async fn nodes_are_not_disturbed_by_changes_that_cannot_succeed() -> Result<()> 
         an_unfit_host_is_not_drained_and_fails_no_version(&world),
         a_host_that_joins_does_not_get_a_version_that_waits_for_approval(&world),
         a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(&world),
-        a_ready_node_of_unknown_version_is_not_rebuilt_in_place(&world),
+        a_ready_node_of_unknown_version_is_drained_before_it_is_changed(&world),
     )?;
     Ok(())
 }
@@ -141,7 +141,7 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
     until_updated(world, POOL).await
 }
 
-/// Checks that the operator does not wait for the Node until `--register-timeout`, which is longer than any wait of this test.
+/// Checks that the operator does not wait for the Node until `--register-timeout` (10 min), which is longer than any wait of this test.
 async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(world: &World) -> Result<()> {
     const POOL: &str = "overtaken";
     let hosts = world.hosts(POOL, 1).await?;
@@ -167,7 +167,7 @@ async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(wo
     Ok(())
 }
 
-async fn a_ready_node_of_unknown_version_is_not_rebuilt_in_place(world: &World) -> Result<()> {
+async fn a_ready_node_of_unknown_version_is_drained_before_it_is_changed(world: &World) -> Result<()> {
     const POOL: &str = "foundling";
     let legacy = Legacy::new(world, POOL, SAME, 1).await?;
     let host = &legacy.hosts[0];

@@ -1,4 +1,4 @@
-//! Operator whose watch is refused, whose CRDs are outdated, or beside another installation: it begins nothing new, and reports why.
+//! Operator whose watch is refused, whose CRDs are outdated, or that runs beside another installation: it begins nothing new, and reports why.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsNodePool, conditions::kind};

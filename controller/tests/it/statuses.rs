@@ -139,7 +139,7 @@ fn status_key(instance: &WindowsInstance) -> String {
     format!("{is_old} {} {:?} {conditions:?}", instance.metadata.deletion_timestamp.is_some(), status.phase)
 }
 
-/// Returns the objects on which Argo CD and kstatus disagree.
+/// Describes the objects on which Argo CD and kstatus disagree. `words` are the results of kstatus.
 fn disagreements<K: Serialize>(objects: &[K], words: &[String]) -> Result<Vec<String>> {
     let objects: Vec<Value> = objects.iter().map(|object| json!(object)).collect();
     let health = argocd::health(&objects)?;
@@ -189,9 +189,9 @@ fn problem(pool: &WindowsNodePool) -> Option<String> {
     let all = [status.ready_nodes, status.up_to_date_nodes].iter().all(|n| *n == status.hosts);
     let at_it = [status.joining_nodes, status.updating_nodes, status.removing_nodes, status.failed_nodes];
     match ready.status.as_str() {
-        "True" if read != Kstatus::Current => Some(format!("Ready, and {read:?}")),
-        "True" if done && !all => Some("done before all nodes are Ready and follow their version".into()),
-        "True" if done && at_it != [0; 4] => Some("done while there is something to do".into()),
+        "True" if read != Kstatus::Current => Some(format!("Ready is True, but kstatus says {read:?}")),
+        "True" if done && !all => Some("Succeeded before all nodes are Ready and follow their version".into()),
+        "True" if done && at_it != [0; 4] => Some("Succeeded while a node joins, changes, leaves or has failed".into()),
         "Unknown" if read == Kstatus::Current => Some("Ready is Unknown, but kstatus says Current".into()),
         _ => None,
     }

@@ -45,6 +45,7 @@ const PRINTS: [&str; 2] =
 /// Replacement of any time.
 const TIME: &str = "2027-01-15T02:00:00Z";
 
+/// Returns the path of the repository.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()))
         .join("..")
@@ -105,7 +106,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// Adds the warnings about an object, if there are any.
+    /// Adds the Warning events of an object, if there are any.
     pub(crate) async fn warnings(&mut self, world: &World, object: &str) -> Result<()> {
         let args = ["events", "--for", object, "--types=Warning"];
         let output = world.control_plane.kubectl(&args).await?;
@@ -121,7 +122,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// Adds the metrics of a pool.
+    /// Adds the pool's metrics about conditions and failures that are not 0.
     pub(crate) async fn metrics(&mut self, world: &World, pool: &str) -> Result<()> {
         let text = world.operator.get("/metrics").await?;
         let label = format!("{{pool=\"{pool}\"");
@@ -138,7 +139,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// Compares the transcript with the repository, or writes it.
+    /// Compares the transcript with the repository, or writes it if `UPDATE_TRANSCRIPTS` is set.
     pub(crate) fn check(self, page: &str) -> Result<()> {
         let text = steady(&self.0);
         let file = root().join(format!("docs/guide/transcripts/{page}.txt"));
@@ -220,7 +221,7 @@ fn tidy(table: &[&str]) -> String {
     text
 }
 
-/// Returns the text with the same versions, times, addresses and fingerprints in every run.
+/// Returns the text with the same versions, times, ages, addresses and fingerprints in every run.
 fn steady(text: &str) -> String {
     let mut prints: Vec<String> = Vec::new();
     let mut parts = text.split("SHA256:");
@@ -251,7 +252,7 @@ fn steady(text: &str) -> String {
             }
             steady += VERSIONS.get(at).map_or(word, |version| &version[..word.len()]);
         } else if let Some(address) = host_address(word) {
-            // Addresses differ from run to run: each run has a network of its own, which its hosts share with those of other tests.
+            // Addresses differ from run to run: each run has a network of its own, which the hosts of all its tests share.
             let at = addresses.iter().position(|a| *a == address).unwrap_or(addresses.len());
             if at == addresses.len() {
                 addresses.push(address);
@@ -280,7 +281,7 @@ fn is_age(word: &str) -> bool {
     !word.is_empty() && parts.all(is_part)
 }
 
-/// Returns the address of a test bed host in `127.20.0.1` or `127.20.0.1:22`. No host is at 127.9.9.9.
+/// Returns the address of a test bed host in a word such as `127.20.0.1` or `127.20.0.1:22`. No host is at 127.9.9.9.
 fn host_address(word: &str) -> Option<&str> {
     let address = word.split(':').next().filter(|a| a.starts_with("127.") && *a != "127.9.9.9")?;
     address.parse::<std::net::Ipv4Addr>().is_ok().then_some(address)
@@ -329,7 +330,7 @@ fn the_guides_show_the_transcripts() -> Result<()> {
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_left_out() {
+fn what_differs_from_run_to_run_is_replaced() {
     assert_eq!(
         steady("127.20.3.9 port 22, 127.20.0.1:22 and 127.20.3.9"),
         "10.20.0.11 port 22, 10.20.0.12:22 and 10.20.0.11"
@@ -401,7 +402,7 @@ const CHANGE: [&str; 6] = [
     r#"{"spec":{"template":{"spec":{"containerd":{"maxConcurrentDownloads":6}}}}}"#,
 ];
 
-/// Returns a rollout in which one node precedes the others.
+/// Returns a rollout that changes one node, and the others after an approval.
 fn rollout() -> Value {
     json!({"steps": [{"nodes": 1, "approval": true}]})
 }

@@ -23,7 +23,7 @@ use crate::{
     removal_intent::is_as_before,
 };
 
-/// Creates a pool that reads its hosts from a ConfigMap.
+/// Creates a pool that reads its only host from a ConfigMap, and waits until the host is a node.
 async fn reader(world: &World, name: &str, hosts: &[SimHost]) -> Result<()> {
     let data: serde_json::Map<_, _> =
         hosts.iter().map(|h| (h.address().to_string(), json!("username=Administrator\n"))).collect();
@@ -32,7 +32,7 @@ async fn reader(world: &World, name: &str, hosts: &[SimHost]) -> Result<()> {
     maps.patch(name, &PatchParams::apply("user"), &Patch::Apply(map)).await?;
     let spec = json!({"inventory": {"configMapRef": {"name": name}}, "ssh": {"port": hosts[0].port()}});
     world.apply(name, &serde_json::from_value(spec)?).await?;
-    world.until(name, "its hosts are nodes", |p| is_ready(p) && pool_status(p).ready_nodes == 1).await
+    world.until(name, "its host is a node", |p| is_ready(p) && pool_status(p).ready_nodes == 1).await
 }
 
 async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
@@ -121,6 +121,9 @@ async fn an_entry_is_tried_when_the_other_pool_is_corrected(world: &World) -> Re
     world.apply("wrong", &spec_with(&hosts[..1], json!({"rollout": {"paused": true}}))).await?;
     world.until_joined(hosts[1].name()).await?;
     let annotations = world.pool("right").await?.annotations().clone();
-    ensure!(!annotations.contains_key(key::RECONCILE_REQUESTED), "it was touched: {annotations:?}");
+    ensure!(
+        !annotations.contains_key(key::RECONCILE_REQUESTED),
+        "a reconcile of the pool was requested: {annotations:?}"
+    );
     Ok(())
 }

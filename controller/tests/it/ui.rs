@@ -1,4 +1,5 @@
-//! Page of the command `ui`, in a headless Chromium. Set `UPDATE_TRANSCRIPTS=1` to rewrite the pictures in `docs/guide/pictures/`.
+//! Page of the command `ui`, and the pages of the documentation, in a headless Chromium. Set `UPDATE_TRANSCRIPTS=1` to rewrite the pictures in
+//! `docs/guide/pictures/`.
 
 use std::{
     path::{Path, PathBuf},
@@ -131,7 +132,7 @@ impl Browser {
     }
 }
 
-/// Returns the kubeconfig of a user who may read what the roles `view` and `view-roles` of the guide allow, and write nothing.
+/// Returns the kubeconfig of a user with the ClusterRole `view`, to which the component `view-roles` adds the right to read pools and instances.
 async fn reader(control_plane: &ControlPlane) -> Result<PathBuf> {
     control_plane.apply_file(&root().join("deploy/components/view-roles/roles.yaml")).await?;
     let bind = ["create", "clusterrolebinding", "reader", "--clusterrole=view", "--user=reader"];
@@ -355,7 +356,7 @@ async fn large_fleet(control_plane: &ControlPlane) -> Result<Api<WindowsInstance
     Ok(instances)
 }
 
-/// Sets the phase of a host.
+/// Sets the phase of an instance, with a condition Ready that fits.
 async fn set(instances: &Api<WindowsInstance>, host: &str, phase: &str) -> Result<()> {
     let (status, message) =
         if phase == "Ready" { ("True", "kubelet is posting ready status") } else { ("False", "no answer") };

@@ -60,6 +60,7 @@ fn addresses(hosts: &[SimHost]) -> Vec<String> {
     hosts.iter().map(|h| h.address().to_string()).collect()
 }
 
+/// Returns reason, message and time of a pool's condition InventorySynced.
 fn synced(pool: &WindowsNodePool) -> Option<(String, String, String)> {
     let status = pool_status(pool);
     let condition = conditions::find(&status.conditions, kind::INVENTORY_SYNCED)?;
@@ -67,7 +68,7 @@ fn synced(pool: &WindowsNodePool) -> Option<(String, String, String)> {
     Some((condition.reason.clone(), condition.message.clone(), since))
 }
 
-/// Waits until a pool reports this problem of its list.
+/// Waits until a pool reports a problem of its list for this reason, with these parts in the message.
 async fn until_problem(world: &World, pool: &str, reason: &str, parts: &[&str]) -> Result<()> {
     let says = |p: &WindowsNodePool| {
         synced(p).is_some_and(|(r, message, _)| r == reason && parts.iter().all(|part| message.contains(part)))
@@ -122,7 +123,7 @@ async fn two_clones_are_asked_rarely(world: &World) -> Result<()> {
     ensure!(before == (synced(&world.pool(POOL).await?), loser.stats()), "{before:?}, {:?}", loser.stats());
     ensure!(loser.stats().connections <= 2, "it was logged in to {} times", loser.stats().connections);
     let is_logged = |line: &str| line.contains("HostConflict") && line.contains(POOL);
-    ensure!(world.operator.log().lines().any(is_logged), "no host was contacted");
+    ensure!(world.operator.log().lines().any(is_logged), "the operator has not logged the HostConflict");
 
     // The name is stored: the next operator does not contact the host either.
     let contacts = pool_status(&world.pool(POOL).await?).contacts;

@@ -71,7 +71,7 @@ fn release_file(world: &World, kubelet: &[u8]) -> Result<tempfile::NamedTempFile
     Ok(file)
 }
 
-/// Runs `plan --release`, without the payload of an operator.
+/// Runs `plan --release`, without the payload of an operator. Returns exit status, standard output and standard error.
 async fn plan(world: &World, file: &std::path::Path) -> Result<(Option<i32>, String, String)> {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["plan", "--payload", "/nonexistent", "--wicd", "/nonexistent", "--release"])
@@ -208,9 +208,9 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     world.give("next", &entries(NEXT))?;
     world.new_operator().await?;
     let next = until_one_waits(&world, &first).await?;
-    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+    ensure!(standing(&world, &hosts).await? == before, "a Node or an instance was created again");
     approve(&world, "kept", &next).await?;
-    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+    ensure!(standing(&world, &hosts).await? == before, "a Node or an instance was created again");
 
     // Back to the previous release: the newer CRDs and the stored values stay, and the earlier payload has its earlier version again.
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
@@ -226,7 +226,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     let again = until_one_waits(&world, &next).await?;
     ensure!(again == first, "{again} is not the earlier version {first}");
     approve(&world, "kept", &first).await?;
-    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+    ensure!(standing(&world, &hosts).await? == before, "a Node or an instance was created again");
     let stored = pools.get("later").await?;
     ensure!(
         stored.data["spec"]["provisioning"]["prePullImages"][0] == "registry.example.com/base:1",
@@ -295,7 +295,7 @@ fn give_each(world: &mut World, versions: &[&str]) -> Result<()> {
             version.trim_start_matches('v').rsplit_once('.').context("the version has no minor version")?;
         world.give(&format!("each/{minor}"), &files)?;
     }
-    ensure!(world.options.payload.pop(), "a payload has a folder");
+    ensure!(world.options.payload.pop(), "the payload is in no folder");
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! Waits that a host or a pool reports: the test creates and ends the cause of each, and checks that the host or pool continues at once.
+//! Waits that a host or a pool reports: the test creates and ends the cause of each, and checks that this wakes the host or pool. `WAIT` selects the
+//! causes whose name contains it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -30,8 +31,9 @@ use crate::{
     repair::mark_node_not_ready,
 };
 
-/// Time within which a pool must continue after its wait's cause, on a busy machine. It is shorter than the minute after which a pool is reconciled
-/// without an event. A host that waits for its turn is never reconciled without an event, so that no limit is needed to detect a missing one.
+/// Time within which a pool must continue once the cause of its wait has ended, on a busy machine. It is shorter than the minute after which a pool
+/// is reconciled without an event. A host that waits for its turn is never reconciled without an event, so that no limit is needed to detect a
+/// missing one.
 const WOKEN: Duration = Duration::from_secs(50);
 
 /// Pool that waits for one cause.
@@ -291,7 +293,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
                 async move {
                     let instance = world.instance(it.host(n)).await.ok().flatten();
                     instance.is_some_and(|i| {
-                        status(&i).conditions.iter().any(|c| c.message.contains("another node may be disrupted"))
+                        status(&i).conditions.iter().any(|c| c.message.contains("one more node may be disrupted"))
                     })
                 }
             };

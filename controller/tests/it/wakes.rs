@@ -32,7 +32,7 @@ async fn reports_of_kubelets_wake_no_controller_and_hosts_only_wake_for_what_the
     change(&world, json!({"metadata": {"labels": {"example.com/owner": "a"}}}), OF_POOLS).await?;
     reported(&world, 2).await?;
     let woken = world.operator.metric(OF_INSTANCES).await? - before;
-    ensure!(woken < 0.5, "{woken} instances were woken by a label of their pool, which they do not read");
+    ensure!(woken < 0.5, "a label of the pool, which instances do not read, triggered {woken} reconciles of instances");
 
     rests(&world).await?;
     change(&world, json!({"metadata": {"annotations": {"example.com/owner": "a"}}}), OF_INSTANCES).await

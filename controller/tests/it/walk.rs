@@ -1,11 +1,11 @@
 //! Random walk over the real operator, API server and simulated hosts: users edit lists, swap and rename entries, restart, cut, repair, cordon,
 //! hold, pause and delete, in any order and at any moment, and the operator is killed in between. The test checks that, whatever they do:
 //!
-//! * no container of a Ready node ends without a drain,
-//! * no host is deconfigured whose name is listed,
+//! * no container of a Ready node ends without a drain, unless a user has restarted the host or switched it off,
+//! * no host is deconfigured whose name is listed, unless a user has deleted its WindowsInstance,
 //! * no host changes from one Node name to another without having been deconfigured,
-//! * no more nodes of a pool than `maxUnavailable` are cordoned by the operator,
-//! * once users stop, and do what messages request, every host becomes a Ready node.
+//! * no more Ready nodes of a pool than `maxUnavailable` are cordoned by the operator,
+//! * once users stop, and do what messages request, every listed host becomes a Ready node.
 //!
 //! `WALK_SEED` repeats the users' acts of a walk, `WALK_STEPS` sets its length.
 

@@ -92,13 +92,17 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
     };
     world.until_instance("held-1", "waits for the policies", says).await?;
     let decided = |r: &CertificateSigningRequest| r.status.as_ref().is_some_and(|s| s.conditions.is_some());
+    let is_approved = |r: &CertificateSigningRequest| {
+        let conditions = r.status.iter().flat_map(|s| s.conditions.iter().flatten());
+        conditions.map(|c| c.type_.as_str()).eq(["Approved"])
+    };
     ensure!(!decided(&requests.get("held").await?), "a certificate of a daemon was approved or denied");
 
     deployment::apply(&world.control_plane, "base").await?;
     until_given(&world, "held").await?;
     world.until_joined("held-1").await?;
     world
-        .eventually("the request is approved", || async { requests.get("held").await.is_ok_and(|r| decided(&r)) })
+        .eventually("the request is approved", || async { requests.get("held").await.is_ok_and(|r| is_approved(&r)) })
         .await?;
 
     // When the policy's binding is deleted, the rights are removed even while no operator runs.
@@ -106,7 +110,7 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
     world.stop().await?;
     bindings.delete(OWNER_POLICY, &DeleteParams::default()).await?;
     world
-        .eventually("the garbage collector takes the rights", || async { matches!(binding(&world).await, Ok(None)) })
+        .eventually("the garbage collector deletes the binding", || async { matches!(binding(&world).await, Ok(None)) })
         .await?;
     world.new_operator().await?;
     until_withheld(&world, "held").await?;
@@ -168,7 +172,7 @@ async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one(world: &Worl
     let finalizers = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     instances.delete("again-1", &DeleteParams::default()).await?;
     let _ = instances.patch("again-1", &PatchParams::default(), &finalizers).await;
-    world.until_instance("again-1", "is another one", |i| i.uid() != Some(forced.clone())).await?;
+    world.until_instance("again-1", "was created again", |i| i.uid() != Some(forced.clone())).await?;
     world.until_joined("again-1").await?;
 
     // A change of the template reaches both, and waits for the versions that wicd reports in their Nodes.

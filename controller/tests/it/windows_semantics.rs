@@ -85,6 +85,7 @@ fn hold_wicd(host: &SimHost) -> Result<()> {
     Ok(host.windows().hold(&format!("{path}.partial"), Some(Held::Denied(3)))?)
 }
 
+/// Makes DISM fail with this error when it enables the feature Containers.
 #[expect(clippy::unnecessary_wraps, reason = "same type as the other faults")]
 fn dism(host: &SimHost, error: &str) -> Result<()> {
     host.windows().state().errors.insert(ENABLE.to_owned(), error.to_owned());

@@ -39,8 +39,9 @@ const VARIABLE: (&str, &str, &str) = ("NO_PROXY", "198.18.0.0/15", "owner.exampl
 /// Files of the host's owner, below `C:\`.
 const OWNERS_FILES: [&str; 3] = ["Temp/mine.txt", "var/log/mine.log", "k/mine.txt"];
 /// Time limit of each wait.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = deployment::LIMIT;
 
+/// Control plane, operator, and two Wine hosts.
 pub(crate) struct World {
     pub(crate) hosts: [WineHost; 2],
     /// Registry of the first host before it joined.
@@ -407,7 +408,7 @@ async fn changes(world: &mut World) -> Result<()> {
         let node = world.node(host).await?;
         let pods = node.status.as_ref().and_then(|s| s.capacity.as_ref()?.get("pods").cloned());
         ensure!(pods.is_some_and(|q| q.0 == "77"), "the Node allows another number of pods");
-        ensure!(is_ready(&node) && !cordoned(&node), "the Node is not as it was");
+        ensure!(is_ready(&node) && !cordoned(&node), "the Node is not Ready, or is cordoned");
     }
 
     // The new kubelet is the same program for Windows, with another hash.
@@ -431,7 +432,7 @@ async fn changes(world: &mut World) -> Result<()> {
         let placed = fs::metadata(host.drive_c().join("k/kubelet.exe"))?.len();
         ensure!(placed == bytes.len() as u64, "kubelet.exe was not replaced");
         let node = world.node(host).await?;
-        ensure!(is_ready(&node) && !cordoned(&node), "the Node is not as it was");
+        ensure!(is_ready(&node) && !cordoned(&node), "the Node is not Ready, or is cordoned");
         ensure!(!node.annotations().contains_key(key::CORDONED_BY), "a cordon is left");
         assert_eq!(host.boots(), 2, "{} was restarted", host.name());
     }

@@ -66,7 +66,7 @@ const PROXY: [(&str, &str); 3] = [
 /// Annotation that hybrid-overlay-node writes once it has made the network.
 const MAC: &str = "k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac";
 /// Time limit of each wait.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = deployment::LIMIT;
 
 struct World {
     host: WineHost,
@@ -260,7 +260,7 @@ async fn joins(world: &World) -> Result<()> {
     world.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
 }
 
-/// Approves a request of hybrid-overlay-node, as OVN-Kubernetes does: a kubelet may request this identity for its own node. Returns whether
+/// Approves a request of hybrid-overlay-node, as OVN-Kubernetes does: a kubelet may request this identity for its own node. Reports whether
 /// there was a request.
 async fn approve(world: &World) -> Result<bool> {
     let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
@@ -355,7 +355,8 @@ async fn has_adapter(world: &World, endpoint: &Value) -> Result<bool> {
     Ok(cmd(&world.host, "ipconfig /all").await?.contains(address))
 }
 
-/// Follows paths from the command lines of the services through all JSON files, including kubeconfigs. Paths of logs are left out.
+/// Checks that each file exists that a command line of a service names, or a JSON file (such as a kubeconfig) that is named there. Paths of logs are
+/// left out.
 async fn every_named_file_exists(world: &World) -> Result<()> {
     let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
     for (service, _) in SERVICES {

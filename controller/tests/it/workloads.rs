@@ -31,7 +31,7 @@ fn objects(name: &str) -> Result<Vec<Value>> {
     serde_yaml::Deserializer::from_str(&text).map(|one| Ok(serde::Deserialize::deserialize(one)?)).collect()
 }
 
-/// Returns the pod of a Pod or of a pod template.
+/// Returns a Pod with the spec of a Pod or of an object's pod template, or `None` for other objects.
 fn pod_of(object: &Value) -> Option<Value> {
     let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
     template["spec"]["containers"].is_array().then(|| {
@@ -40,6 +40,7 @@ fn pod_of(object: &Value) -> Option<Value> {
     })
 }
 
+/// Applies an object, and returns it. Fails if the API server warns.
 async fn apply(text: &str, dry_run: &str) -> Result<Value> {
     let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
     std::fs::write(file.path(), text)?;

@@ -34,7 +34,7 @@ async fn writes(world: &World) -> Result<BTreeMap<String, u32>> {
         .collect()
 }
 
-/// Asserts that at most `each` writes per host were made since `before`, and returns the writes until now.
+/// Checks that at most `each` writes per host were made since `before`, and returns the writes until now.
 async fn at_most(
     world: &World,
     what: &str,

@@ -65,7 +65,7 @@ pub(super) fn entry(key: &str, value: &[u8]) -> Result<String, String> {
     Ok(username.to_owned())
 }
 
-/// Returns the reason why a user name is probably a mistake. Windows accepts such a name, so it is not refused.
+/// Returns the reason why a user name is probably a mistake, if it is. Windows accepts such a name, so it is not refused.
 pub(super) fn doubt(username: &str) -> Option<String> {
     let is_quoted = username.len() > 1 && username.starts_with('\'') && username.ends_with('\'');
     let part = if username.contains(" #") {
@@ -84,7 +84,8 @@ fn is_username(text: &str) -> bool {
     text.chars().count() <= MAX_USERNAME && PATTERN.as_ref().is_some_and(|p| p.is_match(text))
 }
 
-/// Reports whether a ConfigMap is intended as a host list. A file may also contain other ConfigMaps.
+/// Reports whether a ConfigMap is a host list: its name is `windows-instances`, or one of its values begins with `username`. A file may also contain
+/// other ConfigMaps.
 pub(super) fn is_host_list<'a>(name: Option<&str>, mut values: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_entry = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("username");
     name == Some("windows-instances") || values.any(|v| api::text::decode(v).is_ok_and(|text| is_entry(&text)))

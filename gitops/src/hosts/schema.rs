@@ -60,7 +60,7 @@ fn schema_of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Removes extensions for the API server, forbids unknown fields, and puts each description on one line.
+/// Removes extensions for the API server and null defaults, forbids unknown fields, and puts each description on one line.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_schema_knows_every_field_and_no_other() {
+    fn the_published_schema_forbids_unknown_fields_and_has_no_kubernetes_extensions() {
         let schema = json_schema();
         let host = &schema["$defs"]["host"];
         assert_eq!(host["additionalProperties"], false);

@@ -135,7 +135,7 @@ fn each_fault_is_reported_with_its_line_and_the_remedy() {
             5,
             "is not a valid key of a taint",
         ),
-        ("name: a\nname: b\naddress: a\n", 2, "duplicate `name`"),
+        ("name: a\nname: b\naddress: a\n", 2, "duplicate key `name`"),
         ("- name: a\n  address: a\n- name: a\n  address: b\n", 3, "duplicate name `a` (first defined at i.yaml:1)"),
         (
             "- name: a\n  address: fd00::1\n- name: b\n  address: FD00:0::1\n",
@@ -181,7 +181,7 @@ fn all_faults_are_reported_in_the_order_of_files_and_lines() {
     assert_eq!(lines, ["a.yaml:1", "b.yaml:1", "b.yaml:3", "d.yaml:1", "d.yaml:1"]);
 }
 
-/// Checks that the examples of the guide are valid inventories.
+/// Checks that the files in `examples/inventory` are valid inventories, and that the guide shows them as they are.
 #[test]
 fn the_examples_are_read() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/inventory");

@@ -42,7 +42,7 @@ pub enum AccessError {
     },
 }
 
-/// Credentials. Empty credentials mean anonymous access, with the certificates that the system trusts.
+/// Credentials. Empty credentials mean anonymous access, with the certificate authorities that the system trusts.
 #[derive(Clone, Default)]
 pub struct Access {
     /// User name for https.
@@ -97,7 +97,7 @@ impl Access {
     /// [`AccessError::Missing`] when an `ssh://` URL has no `identity` or no `known_hosts`. For other URLs,
     /// [`AccessError::Incomplete`] when `username` or `password`, or `tls.crt` or `tls.key`, is there without the other, and
     /// [`AccessError::Ambiguous`] when both `username` and `bearerToken` are there. [`AccessError::Unusable`] when a value
-    /// that has to be text is not UTF-8.
+    /// that has to be text is neither UTF-8 nor UTF-16 with a byte order mark.
     pub fn from_secret(url: &str, data: &Data) -> Result<Self, AccessError> {
         if url.starts_with("ssh://") { ssh(data) } else { https(data) }
     }
@@ -137,7 +137,7 @@ impl Proxy {
     ///
     /// # Errors
     /// [`AccessError::Missing`] when there is no `address`. [`AccessError::Unusable`] when it is not an `http://` or
-    /// `https://` URL or has a user name or a password, or when a value is not UTF-8. [`AccessError::Incomplete`] when
+    /// `https://` URL or has a user name or a password, or when a value is not text. [`AccessError::Incomplete`] when
     /// `username` or `password` is there without the other.
     pub fn from_secret(data: &Data) -> Result<Self, AccessError> {
         let address = line(data, "address")?.ok_or(AccessError::Missing { url: "a proxy", key: "address" })?;
@@ -192,7 +192,7 @@ fn pair<T>(
     }
 }
 
-/// Returns a value if it is not blank; text is converted to UTF-8.
+/// Returns a value if it is not blank. Text in UTF-16 is converted to UTF-8.
 fn bytes(data: &Data, key: &str) -> Option<Vec<u8>> {
     let value = data.get(key).filter(|value| !value.trim_ascii().is_empty())?;
     Some(api::text::decode(value).map_or_else(|_| value.clone(), |text| text.as_bytes().to_vec()))

@@ -56,12 +56,12 @@ pub enum GitError {
         /// Attempted log-in, and the remedy.
         problem: String,
     },
-    /// The server's certificate is not trusted, or the server rejects the client's.
+    /// No TLS connection: the server's certificate is not trusted, the server rejects the client's, or the handshake fails for another reason.
     #[error("no secure connection to {host}: {problem}")]
     CertificateInvalid {
         /// Name of the server.
         host: String,
-        /// Fault of the certificate, and the remedy.
+        /// Fault of the certificate or the handshake, and the remedy.
         problem: String,
     },
     /// The repository does not exist, or the credentials may not read it.
@@ -149,13 +149,13 @@ pub enum GitError {
         /// Path that the pool configures.
         path: String,
     },
-    /// A symbolic link, which is never followed.
+    /// Symbolic link, which is never followed.
     #[error("{path} is a symbolic link, which is not followed: replace it with the file itself, or remove it")]
     SymbolicLink {
         /// Path of the link.
         path: String,
     },
-    /// A submodule, which is never fetched.
+    /// Submodule, which is never fetched.
     #[error(
         "{path} is a submodule, which is not fetched: put the files themselves there, or set inventory.git.url to its repository"
     )]
@@ -177,7 +177,7 @@ pub enum GitError {
         /// Required type.
         wanted: &'static str,
     },
-    /// The reference leads to a tree, to a file, or through too many nested tags.
+    /// The reference leads to a directory, to a file, or through more than 5 nested tags.
     #[error("{id} is neither a commit nor a tag of one: name a commit, or a tag of a commit, in inventory.git.ref")]
     NotACommit {
         /// Id of the object.
@@ -207,7 +207,7 @@ pub enum GitError {
     Disk(#[source] io::Error),
 }
 
-/// Returns a note about a damaged line for the host, which may hold the missing key.
+/// Returns a note about the first damaged line for the server, which may hold the missing key. Empty if there is none.
 fn unread(lines: &[usize]) -> String {
     lines.first().map_or_else(String::new, |line| format!(" (line {line} is for this server, and cannot be read)"))
 }

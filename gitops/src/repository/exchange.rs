@@ -31,7 +31,7 @@ pub(super) const FAR: u32 = 1000;
 /// Maximum number of bytes of an object, and maximum memory for one while a pack is read.
 const OBJECT: usize = 64 << 20;
 
-/// Interval at which a reader of a pack checks for cancellation.
+/// Interval at which a thread checks for the end of the fetch while a pack is received.
 const TICK: Duration = Duration::from_millis(100);
 
 fn agent() -> (&'static str, Option<String>) {

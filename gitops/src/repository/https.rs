@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use super::{Access, AccessError, GitError, Proxy, link::Link, tls, url::origin};
 
-/// Time limit for a connection. The whole fetch has its own time limit.
+/// Time limit for establishing a connection. The whole fetch has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
 
 /// Maximum number of redirects of a request. Renamed and moved repositories redirect once or twice.

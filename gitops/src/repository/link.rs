@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Maximum number of bytes that a server may send before any content: they are kept in memory. This is enough for half a million names.
 const GREETING: u64 = 32 << 20;
 
-/// Connection to a server for one fetch.
+/// State of one fetch: its runtime, its limits, and its first error.
 pub(super) struct Link<'a> {
     /// Runtime of the fetch. `None` only while the link is dropped.
     runtime: Option<Runtime>,
@@ -86,7 +86,7 @@ impl<'a> Link<'a> {
         self.left().is_zero().then(|| GitError::Timeout { host: self.host.clone(), after: self.timeout })
     }
 
-    /// Returns a function with which another thread checks for the end of the fetch.
+    /// Returns a function that reports whether the fetch must end, for another thread.
     pub(super) fn is_over(&self) -> impl Fn() -> bool + Send + use<'a> {
         let (stop, deadline) = (self.stop, self.deadline);
         move || stop.load(Ordering::Relaxed) || Instant::now() >= deadline

@@ -5,14 +5,14 @@ use gix::{ObjectId, Repository, bstr::ByteSlice, objs::Kind, objs::tree::EntryKi
 use super::{GitError, error::excerpt};
 use crate::{File, Limits, is_inventory, shown_size};
 
-/// Maximum depth of directories.
+/// Maximum depth of directories, and maximum number of names in a path.
 const DEEP: usize = 64;
 
 /// Maximum number of entries of all directories below the path. A few bytes can describe very many entries, as a directory may contain
 /// another one many times.
 const ENTRIES: usize = 500_000;
 
-/// Maximum number of bytes of a tree object.
+/// Maximum number of bytes of a tree object, which lists the entries of one directory.
 const TREE: u64 = 16 << 20;
 
 /// Beginning of a Git LFS pointer, which is at most [`LFS_SIZE`] bytes long.
@@ -26,7 +26,8 @@ pub(super) struct Listed {
     pub blob: ObjectId,
 }
 
-/// Splits a path in a repository into names. The root has none.
+/// Splits a path in a repository into names. The root has none. Fails if the path leads upwards, has control characters, or has more than [`DEEP`]
+/// names.
 pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
     let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty() && *word != ".").collect();
     if words.contains(&"..") || path.chars().any(char::is_control) || words.len() > DEEP {
@@ -35,7 +36,7 @@ pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
     Ok(words)
 }
 
-/// Returns the object at a path of a commit, and its kind. `None` if the path does not exist.
+/// Returns the object at a path of a commit, and its kind. `None` if the path does not exist. Fails at a symbolic link or submodule.
 pub(super) fn at(repo: &Repository, commit: ObjectId, path: &str) -> Result<Option<(ObjectId, EntryKind)>, GitError> {
     let words = words(path)?;
     let mut here = (root(repo, commit)?, EntryKind::Tree);

@@ -66,7 +66,7 @@ impl RefRequest {
         }
     }
 
-    /// Returns the prefix of the references to request. The server may send more.
+    /// Returns the prefix of the references to request. `None` for a commit, which needs no reference. The server may send more.
     pub(super) fn prefix(&self) -> Option<String> {
         match self {
             Self::Default => Some("HEAD".to_owned()),

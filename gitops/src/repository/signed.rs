@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost(raw in prop::collection::vec("(gpgsig|tree| |-----BEGIN PGP SIGNATURE-----)?[a-z ]{0,5}\n?", 0..12)) {
+        fn a_tag_loses_nothing_and_a_commit_gains_nothing(raw in prop::collection::vec("(gpgsig|tree| |-----BEGIN PGP SIGNATURE-----)?[a-z ]{0,5}\n?", 0..12)) {
             let raw = raw.concat().into_bytes();
             let signed = split_tag(&raw);
             let mut whole = signed.data;

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use super::{Access, AccessError, GitError, link::Link, url::SshLocation};
 use crate::known_hosts::{Known, host_name, known_hosts};
 
-/// Time limit for a connection to one address. The whole fetch has its own time limit.
+/// Time limit for establishing a connection to one address. The whole fetch has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
 
 /// Size of the SSH window: number of bytes that the server may send before the client reads them.
@@ -32,7 +32,7 @@ const WINDOW: u32 = 2 << 20;
 /// Maximum number of bytes that are kept of the server's standard error.
 const STDERR_LIMIT: usize = 2048;
 
-/// FIPS 140 key exchanges, in addition to the defaults.
+/// Key exchanges that FIPS 140 permits, offered in addition to the defaults.
 const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
 
 const CIPHERS: [cipher::Name; 5] =

@@ -13,7 +13,7 @@ pub(super) enum Location {
     Ssh(SshLocation),
 }
 
-/// A repository on an SSH server.
+/// Repository on an SSH server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SshLocation {
     pub user: String,
@@ -34,9 +34,7 @@ impl Location {
             ));
         }
         let url = Url::parse(text).map_err(|_| {
-            invalid(
-                "it is not a URL: write https://host/path or ssh://git@host/path, the latter also for git@host:path",
-            )
+            invalid("it is not a URL: write https://host/path or ssh://git@host/path (not git@host:path)")
         })?;
         if url.query().is_some() || url.fragment().is_some() {
             return Err(invalid("it must end with the path, without `?` and `#`"));
@@ -52,7 +50,7 @@ impl Location {
         }
     }
 
-    /// Returns the server's name, for messages.
+    /// Returns the server's name for messages: its host, and its port if that is not the default.
     pub(super) fn host(&self) -> String {
         match self {
             Self::Https(url) => origin(url),
@@ -72,7 +70,7 @@ fn ssh(url: &Url) -> Result<SshLocation, GitError> {
     let invalid = |problem| GitError::UrlInvalid { problem };
     let decode = |text: &str| {
         percent_decode(text).ok_or_else(|| {
-            invalid("its %-encoding is wrong: write each encoded character as % and two hexadecimal digits")
+            invalid("its %-encoding is wrong, or encodes a control character: write % and two hexadecimal digits, and no control character")
         })
     };
     let user = if url.username().is_empty() { "git".to_owned() } else { decode(url.username())? };
@@ -90,7 +88,7 @@ fn ssh(url: &Url) -> Result<SshLocation, GitError> {
     Ok(SshLocation { user, host, port: url.port().unwrap_or(22), path })
 }
 
-/// Decodes %-encoding. `None` if the result is not text, or has control characters.
+/// Decodes %-encoding. `None` if the encoding is wrong, or the result is not UTF-8 or has control characters.
 fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

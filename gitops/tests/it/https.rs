@@ -250,7 +250,7 @@ fn the_proxy_of_the_operator_is_used() {
         Client::new(server.url(), Access { proxy: settings, ..access_trusting(&server) })
     };
     through(".svc,localhost").fetch().unwrap();
-    assert_eq!(proxy.connections(), 0, "the server is one that needs no proxy");
+    assert_eq!(proxy.connections(), 0, "the proxy was used for a server that NO_PROXY names");
     through(".svc,.example.com").fetch().unwrap();
     assert!(proxy.connections() > 0);
 }

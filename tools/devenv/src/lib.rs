@@ -1,4 +1,4 @@
-//! The machine on which this workspace is built and tested: its programs, its cache folder, and cargo as a child process.
+//! Machine on which this workspace is built and tested: its programs, its cache folder, and cargo as a child process.
 //!
 //! `cargo xtask` and the test bed share this crate. It has few dependencies, so that the first command in a fresh clone starts within
 //! seconds.
@@ -17,10 +17,10 @@ use anyhow::{Context as _, Result, ensure};
 /// Target for which `wicd.exe` is built.
 pub const WINDOWS_TARGET: &str = "x86_64-pc-windows-gnu";
 
-/// Target for which the operator is built for nodes with amd64 processors: a static program.
+/// Target for which the operator is built as a static program for nodes with amd64 processors.
 pub const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
-/// Target for which the operator is built for nodes with ARM processors: a static program.
+/// Target for which the operator is built as a static program for nodes with 64-bit ARM processors.
 pub const ARM64_STATIC_TARGET: &str = "aarch64-unknown-linux-musl";
 
 /// Environment variable that names the folder to which API servers in tests write audit logs.
@@ -55,7 +55,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(base.join("windows-node-pools"))
 }
 
-/// Finds the program `name` in `$PATH`, `/usr/sbin` or `/sbin`.
+/// Returns the path of the program `name` in `$PATH`, `/usr/sbin` or `/sbin`. `None` if it is in none of them.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -75,7 +75,7 @@ pub fn has_target(target: &str) -> bool {
     sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join("lib/rustlib").join(target).is_dir())
 }
 
-/// Returns the folder of cargo: `$CARGO_HOME` or `~/.cargo`.
+/// Returns cargo's home folder: `$CARGO_HOME` or `~/.cargo`.
 ///
 /// # Errors
 /// Fails when neither `CARGO_HOME` nor `HOME` is set.
@@ -120,7 +120,7 @@ pub fn skip(reason: &str) -> Result<()> {
 
 fn skipped(reason: &str, require_all: Option<&str>) -> Result<String> {
     let may = matches!(require_all, None | Some("" | "0"));
-    ensure!(may, "{reason}; this is an error because {REQUIRE_ALL} is set, and would be skipped otherwise");
+    ensure!(may, "{reason}; this is an error because {REQUIRE_ALL} is set: without it, the test or step is skipped");
     Ok(format!("skipped: {reason}"))
 }
 
@@ -140,7 +140,7 @@ pub fn exit(result: Result<()>) -> ExitCode {
 /// # Errors
 /// Fails when the program does not start, or its exit status is not 0.
 pub fn execute(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
+    let status = command.status().with_context(|| format!("cannot start {}", command.get_program().display()))?;
     ensure!(status.success(), "{}: {status}", command.get_program().display());
     Ok(())
 }
@@ -150,7 +150,7 @@ pub fn execute(command: &mut Command) -> Result<()> {
 /// # Errors
 /// Fails when the program does not start, or its exit status is not 0: then the error contains its standard error.
 pub fn read(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, error.trim());
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Checks that skipped tests are errors in CI.
+    /// Checks that the scripts of CI turn skipped tests into errors.
     #[test]
     fn ci_requires_all() {
         for script in [".ci/run", ".ci/nightly"] {

@@ -1,4 +1,4 @@
-//! Fuzz targets for lists of hosts and keys, and archives of them.
+//! Fuzz targets for files: host lists, `known_hosts`, artifacts, stored cluster settings, and release files.
 
 use std::{collections::BTreeMap, io::Write as _};
 
@@ -17,6 +17,7 @@ use wnp_core::{
 /// Limits of an artifact, small so that the fuzzer reaches them.
 const LIMITS: Limits = Limits { transfer: 1 << 16, files: 8, file: 1 << 12, total: 1 << 13 };
 
+/// Fuzzes a host list, as YAML and as JSON.
 pub fn hosts(data: &[u8]) {
     let file = |path: &str| File { path: path.into(), bytes: data.to_vec() };
     for path in ["a.yaml", "a.json"] {
@@ -51,6 +52,7 @@ pub fn windows_instances(data: &[u8]) {
     }
 }
 
+/// Fuzzes an artifact of Flux, as a tar.gz archive.
 pub fn artifact(data: &[u8]) {
     for path in ["", "clusters/a", "hosts.yaml"] {
         check(unpack(data, path, &LIMITS));

@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-/// Targets in alphabetical order. The seeds of a target are in the folder with its name, and in folders that `tools/xtask/src/fuzz.rs` lists.
+/// Targets in alphabetical order. The seeds of a target are in `tools/fuzz/seeds/<name>`, and in folders that `tools/xtask/src/fuzz.rs` lists.
 const TARGETS: &[(&str, Target)] = &[
     ("answer", messages::answer),
     ("artifact", files::artifact),
@@ -44,7 +44,7 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
 
 fuzz_target!(|data: &[u8]| CHOSEN(data));
 
-/// Fails if a message for users is too long, or contains control characters, which could move a terminal's cursor.
+/// Panics if a message for users has more than `most` characters, or contains control characters, which could move a terminal's cursor.
 fn assert_fit_for_people(message: &str, most: usize) {
     assert!(message.chars().count() <= most, "too long: {message:?}");
     assert!(!message.chars().any(char::is_control), "control characters: {message:?}");

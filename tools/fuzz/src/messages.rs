@@ -1,4 +1,4 @@
-//! Fuzz targets for messages of hosts, Git servers and Nodes, and for certificate requests.
+//! Fuzz targets for hosts' answers and support data, certificate requests, push events, and an annotation of Nodes.
 
 use std::net::IpAddr;
 
@@ -128,6 +128,7 @@ pub fn csr(data: &[u8]) {
     }
 }
 
+/// Fuzzes a push event: as its body, and as its signature.
 pub fn webhook(data: &[u8]) {
     for place in gitops::push::repositories(data).into_iter().flatten() {
         let (host, path) = place.split_once('/').unwrap_or_default();

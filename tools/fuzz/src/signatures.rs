@@ -44,7 +44,7 @@ pub fn signature(data: &[u8]) {
 fn judge(signature: Vec<u8>) {
     let mut signed = Signed { signature: Some(signature), data: SIGNED.to_vec() };
     let _ = verify(&signed, &KEYS).map_err(|error| error.to_string());
-    // No signature matches this data.
+    // Nothing has signed this data.
     signed.data.push(b'!');
     assert!(verify(&signed, &KEYS).is_err(), "an invalid signature was accepted");
 }
@@ -79,10 +79,11 @@ pub fn keys(data: &[u8]) {
     }
 }
 
+/// Fuzzes the split of a tag, and of a commit, into signed data and signature.
 pub fn object(data: &[u8]) {
     let tag = split_tag(data);
     let whole = [tag.data.as_slice(), tag.signature.as_deref().unwrap_or_default()].concat();
-    assert_eq!(whole, data, "a tag is its data and its signature");
+    assert_eq!(whole, data, "a part of the tag is lost");
     for header in [b"gpgsig".as_slice(), b"gpgsig-sha256"] {
         let commit = split_commit(data, header);
         let length = commit.data.len() + commit.signature.as_ref().map_or(0, Vec::len);

@@ -1,4 +1,4 @@
-//! Server-side apply like that of kubectl, without its process, which takes longer than the apply of most objects in tests.
+//! Server-side apply as kubectl does it, without starting kubectl, which takes longer than the apply of most objects in tests.
 
 use std::collections::HashMap;
 
@@ -59,5 +59,5 @@ async fn one(
         how.field_validation = Some(ValidationDirective::Strict);
         objects.patch(name, &how, &Patch::Apply(object)).await
     };
-    apply.await.map(drop).map_err(|error: kube::Error| anyhow!("apply {} {name}: {error}", kind.kind))
+    apply.await.map(drop).map_err(|error: kube::Error| anyhow!("cannot apply {} {name}: {error}", kind.kind))
 }

@@ -19,9 +19,9 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command` with no standard input and with its output in the file `log` (truncated first).
+    /// Starts `command` without standard input. Its output and errors go to the file `log`, which is emptied first.
     pub(crate) fn start(name: &str, log: PathBuf, command: &Command) -> Result<Self> {
-        let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let err = out.try_clone()?;
         // `setpriv` sets the parent-death signal and executes the command. It is in util-linux, as `unshare` is.
         let mut bound = Command::new("setpriv");
@@ -36,7 +36,7 @@ impl Daemon {
             bound.current_dir(dir);
         }
         bound.stdin(Stdio::null()).stdout(out).stderr(err);
-        let child = spawn_for_ever(bound).with_context(|| format!("start {name}"))?;
+        let child = spawn_for_ever(bound).with_context(|| format!("cannot start {name}"))?;
         Ok(Self { name: name.to_owned(), log, child })
     }
 

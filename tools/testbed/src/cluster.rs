@@ -22,7 +22,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Returns a control plane with `deploy/base` applied and in force: one of an earlier test, restored to that state, or a new one.
+    /// Returns a control plane with the CRDs and `deploy/base` in force: that of an earlier test, restored to this state, or a new one.
     ///
     /// # Errors
     /// Fails when no control plane can be reused, and none can be started or the operator cannot be installed.

@@ -63,7 +63,7 @@ pub struct ControlPlaneOptions {
     pub controller_manager_flags: Vec<String>,
 }
 
-/// Running control plane, ended on drop. Tests of one binary should use [`ControlPlane::shared`] with names of their own.
+/// Running control plane, ended on drop. Where possible, tests of one binary share [`ControlPlane::shared`], with objects whose names are their own.
 #[derive(Debug)]
 pub struct ControlPlane {
     // Fields are declared in the order in which they have to end.
@@ -88,7 +88,8 @@ impl ControlPlane {
     /// programs first.
     ///
     /// # Errors
-    /// Fails when a program cannot be built or started, etcd or the API server ends, or the control plane is not ready within 3 minutes.
+    /// Fails when a program cannot be built or started, etcd or the API server ends, the controller manager ends too often, or the control plane is
+    /// not ready within 3 minutes.
     pub async fn start(options: ControlPlaneOptions) -> Result<Self> {
         let control_plane = spawn_blocking(move || Self::spawn(options)).await??;
         control_plane.wait_until_ready().await?;
@@ -152,7 +153,7 @@ impl ControlPlane {
         self.address
     }
 
-    /// Returns the certificate, in PEM, of the authority that signs clients and nodes and, until its rotation, the API server's certificate.
+    /// Returns the certificate, in PEM, of the authority that signs the certificates of clients and nodes and, until a rotation, of the API server.
     pub fn ca_pem(&self) -> String {
         self.authorities.first.identity().certificate
     }
@@ -229,7 +230,7 @@ impl ControlPlane {
         let mut kubectl = tokio::process::Command::new(&self.binaries.kubectl);
         kubectl.args(args).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null()).kill_on_drop(true);
         // Its discovery cache is in the home folder.
-        kubectl.env("HOME", self.dir.path()).output().await.context("start kubectl")
+        kubectl.env("HOME", self.dir.path()).output().await.context("cannot start kubectl")
     }
 
     /// Applies manifests with server-side apply, and overrides other field managers, as kubectl does.
@@ -245,7 +246,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails when the file cannot be read, a manifest is not an object, or the API server refuses one.
     pub async fn apply_file(&self, path: &Path) -> Result<()> {
-        self.apply_yaml(&fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?).await
+        self.apply_yaml(&fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?).await
     }
 
     /// Returns the sum of a metric of etcd over all its labels.
@@ -425,7 +426,10 @@ impl ControlPlane {
         let mut restarts = 0;
         loop {
             let check = |daemon: &Mutex<Option<Daemon>>| {
-                lock(daemon).as_mut().context("stopped while it was waited for").and_then(Daemon::check)
+                lock(daemon)
+                    .as_mut()
+                    .context("a program of the control plane was stopped before the control plane was ready")
+                    .and_then(Daemon::check)
             };
             check(&self.etcd)?;
             check(&self.apiserver)?;
@@ -441,7 +445,7 @@ impl ControlPlane {
             match ready(&client).await {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
-                    return Err(error.context(format!("control plane is not ready after {START:?}")));
+                    return Err(error.context(format!("the control plane is not ready after {START:?}")));
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
@@ -465,7 +469,7 @@ impl ControlPlane {
             "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
             "current-context": "testbed",
         });
-        fs::write(path, serde_yaml::to_string(&kubeconfig)?).with_context(|| format!("write {}", path.display()))
+        fs::write(path, serde_yaml::to_string(&kubeconfig)?).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

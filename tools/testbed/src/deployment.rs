@@ -1,4 +1,4 @@
-//! The operator's kinds, rights and policies on a control plane, and the SSH key for its hosts.
+//! Installation of the operator's kinds, rights and policies on a control plane, of other projects' kinds, and of the SSH key for hosts.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ pub use crate::control_plane::OPERATOR;
 
 /// Namespace of the operator.
 pub const NAMESPACE: &str = api::names::DEFAULT_NAMESPACE;
-/// Last policy in `deploy/base`.
+/// Policy in `deploy/base` that is applied last.
 const LAST_POLICY: &str = "windows-node-pools-wicd-tokens";
 /// Groups of the operator's user.
 pub const OPERATOR_GROUPS: [&str; 2] =
@@ -204,10 +204,10 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
     create_namespace(control_plane, "flux-system").await
 }
 
-/// Waits until a kind is served. Its condition Established becomes true a little earlier.
+/// Waits until the kind of a CRD is served, which is a little later than the CRD's condition Established becomes true.
 ///
 /// # Errors
-/// Fails when the API server does not answer, or does not serve the kind in time.
+/// Fails when the API server does not answer, or does not serve the kind within a minute after that condition.
 pub async fn served(client: &Client, crd: &str) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     await_condition(crds.clone(), crd, conditions::is_crd_established()).await?;
@@ -242,7 +242,7 @@ pub const PROBES: &str = "testbed:probes";
 /// Returns a client with the operator's own rights, for tests of those rights.
 ///
 /// # Errors
-/// Fails when no certificate can be made.
+/// Fails when no certificate or client can be made.
 pub async fn operator_client(control_plane: &ControlPlane) -> Result<Client> {
     control_plane.client_as(OPERATOR, &["system:serviceaccounts", PROBES]).await
 }
@@ -277,12 +277,15 @@ pub async fn store_key_as(control_plane: &ControlPlane, name: &str, key: &Privat
     control_plane.apply_yaml(&secret.to_string()).await
 }
 
-/// Calls `ask` repeatedly until it returns true.
+/// Time limit for everything that a test waits for. It is long, because a busy machine is slow, and it only ends a test that would fail anyway.
+pub const LIMIT: Duration = Duration::from_mins(4);
+
+/// Calls `ask` repeatedly until it returns true, for at most [`LIMIT`].
 ///
 /// # Errors
-/// Fails after a minute.
+/// Fails after that time.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, ask: impl Fn() -> F) -> Result<()> {
-    within(Duration::from_mins(1), what, ask).await
+    within(LIMIT, what, ask).await
 }
 
 /// Calls `ask` repeatedly until it returns true, for at most `limit`.
@@ -298,5 +301,7 @@ pub async fn within<F: Future<Output = bool>>(limit: Duration, what: &str, ask: 
             tokio::time::sleep(pause()).await;
         }
     };
-    tokio::time::timeout(limit, asking).await.with_context(|| format!("not so after {} s: {what}", limit.as_secs()))
+    tokio::time::timeout(limit, asking)
+        .await
+        .with_context(|| format!("still not true after {} s: {what}", limit.as_secs()))
 }

@@ -37,12 +37,12 @@ impl HostNetwork {
             let network = Self { number, next_host: AtomicU8::new(2), _lock: lock };
             let bridge = network.bridge();
             let _ = ip(&["link", "del", &bridge]); // normally there is none
-            ip(&["link", "add", &bridge, "type", "bridge"]).context("make a bridge for the hosts")?;
+            ip(&["link", "add", &bridge, "type", "bridge"]).context("cannot create a bridge for the hosts")?;
             ip(&["addr", "add", &format!("{}/24", network.gateway()), "dev", &bridge])?;
             ip(&["link", "set", &bridge, "up"])?;
             return Ok(network);
         }
-        bail!("all networks for hosts are in use: {}", locks.display())
+        bail!("all networks for hosts are in use, by the locks in {}", locks.display())
     }
 
     /// Returns this machine's address in the network, on which control planes for the hosts listen.
@@ -58,12 +58,12 @@ impl HostNetwork {
         Ipv4Addr::new(198, 18, self.number, host)
     }
 
-    /// Reserves an address for one more host.
+    /// Reserves an address for another host. Fails when none is left.
     pub(super) fn reserve(&self) -> Result<Ipv4Addr> {
         let next = |host: u8| (host < u8::MAX - 1).then_some(host + 1);
         match self.next_host.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
             Ok(host) => Ok(self.address(host)),
-            Err(_) => bail!("no address left in the network of {}", self.gateway()),
+            Err(_) => bail!("the network of {} has no free address for another host", self.gateway()),
         }
     }
 

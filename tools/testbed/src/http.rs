@@ -23,9 +23,8 @@ pub(crate) async fn request(address: SocketAddr, method: &str, path: &str, body:
     let head =
         format!("{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
     let response = exchange(address, &(head + body)).await?;
-    let (head, body) = response.split_once("\r\n\r\n").context("a response without a body")?;
-    let status =
-        head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("a response without a status")?;
+    let (head, body) = response.split_once("\r\n\r\n").context("the response has no body")?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("the response has no status")?;
     Ok((status, body.to_owned()))
 }
 

@@ -39,7 +39,7 @@ impl OpenSsh {
     /// Starts a server with further lines of `sshd_config`, which may name files of the server's folder.
     ///
     /// # Errors
-    /// Fails when there is no sshd, or files cannot be written.
+    /// Fails when there is no sshd, `config` fails, files cannot be written, or no port is free.
     pub fn start(config: impl FnOnce(&Path) -> Result<String>) -> Result<Self> {
         let sshd = find("sshd").context("there is no sshd: run `cargo xtask setup`")?;
         if fs::metadata("/proc/self")?.uid() == 0 {
@@ -69,7 +69,7 @@ impl OpenSsh {
                     // The parent must wait for the process, which otherwise stays a zombie.
                     Ok(mut child) => drop(thread::spawn(move || child.wait())),
                     // The server's folder was removed, or the machine has no resources left: the client's connection ends.
-                    Err(error) => crate::binaries::say(&format!("no sshd for a connection: {error}")),
+                    Err(error) => crate::binaries::say(&format!("cannot start sshd for a connection: {error}")),
                 }
             }
         });

@@ -46,8 +46,8 @@ fn pod_name(number: u32) -> String {
     format!("operator-{number}")
 }
 
-/// Builds the operator and the plugin of kubectl in the profile of this program, which is xtask-operator, and returns the path of the operator. Both
-/// are beside this program. Cargo's progress goes to standard error.
+/// Builds the operator and the kubectl plugin in the same profile as this program, which is xtask-operator, and returns the operator's path. Both are
+/// placed beside this program. Cargo's progress goes to standard error.
 ///
 /// # Errors
 /// Fails when cargo cannot build the programs.
@@ -59,8 +59,8 @@ pub fn build() -> Result<PathBuf> {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    let status = cargo.status().context("start cargo")?;
-    anyhow::ensure!(status.success(), "cargo built no operator: {status}");
+    let status = cargo.status().context("cannot start cargo")?;
+    anyhow::ensure!(status.success(), "cargo cannot build the operator: {status}");
     Ok(std::env::current_exe()?.with_file_name("windows-node-pools"))
 }
 
@@ -215,7 +215,7 @@ impl Operator {
     /// Fails after three minutes: an operator that was killed may hold its Lease for a minute.
     pub async fn leads(&self) -> Result<()> {
         let limit = std::time::Duration::from_mins(3);
-        within(limit, "the operator leads", || async {
+        within(limit, "the operator is the leader", || async {
             self.metric("windows_node_pool_leader").await.is_ok_and(|n| n > 0.0)
         })
         .await

@@ -90,7 +90,7 @@ impl Entry {
     }
 }
 
-/// Returns entries that a Wine host needs in addition on a cluster with OVN-Kubernetes' hybrid overlay.
+/// Returns further entries, which a Wine host needs on a cluster with OVN-Kubernetes' hybrid overlay.
 ///
 /// # Errors
 /// Fails when a program of the test bed cannot be built.
@@ -107,7 +107,7 @@ pub fn hybrid_overlay() -> Result<Vec<Entry>> {
     ])
 }
 
-/// Returns entries that a Wine host needs in addition on Azure.
+/// Returns further entries, which a Wine host needs on Azure.
 ///
 /// # Errors
 /// Fails when a program of the test bed cannot be built.

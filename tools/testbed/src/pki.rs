@@ -111,8 +111,8 @@ pub(crate) fn token_keys() -> Result<(String, String)> {
     Ok((key.serialize_pem(), key.public_key_pem()))
 }
 
-/// Returns the configuration of a TLS server with a certificate, its chain and its key, all in PEM. With authorities in PEM, clients need a certificate
-/// of one of them.
+/// Returns the configuration of a TLS server with a certificate chain and its key, both in PEM. If there are `authorities`, in PEM, clients need a
+/// certificate of one of them.
 pub(crate) fn server_config(chain: &str, key: &str, authorities: Option<&[u8]>) -> Result<ServerConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;

@@ -69,9 +69,9 @@ mod tests {
 
     use super::*;
 
-    /// A program listens some time after its port was chosen. Until then, neither the kernel nor another test may use the port.
+    /// Checks ports whose program does not listen yet: until it does, neither the kernel nor another test may use the port.
     #[test]
-    fn a_port_belongs_to_one_program_before_it_listens() {
+    fn no_port_is_given_to_two_programs() {
         let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
         let first_of_kernel: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
         // A second set stands for another process, which also asks for ports.

@@ -26,10 +26,10 @@ fn encoded(query: &str) -> String {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with the groups of a rule file. It has no target yet, and trusts any certificate.
+    /// Starts Prometheus with a rule file. It has no target yet, trusts any certificate of a target, and sends the token to it.
     ///
     /// # Errors
-    /// Fails when it cannot be found, downloaded or started.
+    /// Fails when Prometheus cannot be found, downloaded or started, or a file cannot be written.
     pub fn start(rules: &Value, token: &str) -> Result<Self> {
         let files = tempfile::tempdir()?;
         let path = |name: &str| -> PathBuf { files.path().join(name) };
@@ -57,10 +57,10 @@ impl Prometheus {
         Ok(Self { _daemon: daemon, address, files })
     }
 
-    /// Scrapes this target from now on.
+    /// Makes Prometheus scrape this target, and no other, from now on. Its series get the label `namespace`.
     ///
     /// # Errors
-    /// Fails when its files cannot be written.
+    /// Fails when the file with the target cannot be written.
     pub fn target(&self, target: SocketAddr, namespace: &str) -> Result<()> {
         let targets = json!([{"targets": [target.to_string()], "labels": {"namespace": namespace}}]);
         // Prometheus must not read half a file.

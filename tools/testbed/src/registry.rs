@@ -24,7 +24,7 @@ impl Registry {
     pub fn start() -> Result<Self> {
         let mut command = Command::new(binaries::crane()?);
         command.args(["registry", "serve", "--address", "127.0.0.1:0"]).env_remove("PORT").stderr(Stdio::piped());
-        let mut crane = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("start crane")?;
+        let mut crane = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot start crane")?;
         let log = crane.stderr.take().context("crane has no log")?;
         let mut this = Self { crane, address: String::new() };
         // The line with the port is `serving on port 12345`.

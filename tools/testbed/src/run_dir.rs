@@ -52,7 +52,7 @@ impl Drop for RunDir {
 }
 
 fn sweep(root: &Path) -> Result<()> {
-    for entry in fs::read_dir(root).with_context(|| format!("list {}", root.display()))? {
+    for entry in fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))? {
         let path = entry?.path();
         if path.is_dir() && lock_file(&path.join(".lock")).is_ok_and(|file| file.try_lock().is_ok()) {
             let _ = fs::remove_dir_all(&path);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_swept_when_nobody_holds_it() {
+    fn a_folder_without_a_holder_is_removed() {
         let held = RunDir::new("test-held").unwrap();
         let left = held.path().parent().unwrap().join(format!("test-left-{}", process::id()));
         fs::create_dir_all(&left).unwrap();

@@ -57,7 +57,7 @@ fn programs() -> Result<(PathBuf, PathBuf), &'static str> {
     Ok((program("wine64").ok_or("wine64")?, program("wineserver").ok_or("wineserver")?))
 }
 
-/// Returns the folder with the scripts and sources of the hosts.
+/// Returns the folder with the scripts and C sources of Wine hosts.
 fn scripts() -> PathBuf {
     crate::source_dir().join("wine")
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: benchmarks of release builds. They print results. Only `soak` fails because of its results.
+//! `cargo xtask bench`: benchmarks of release builds. They print their results. Only `soak` fails because of its results.
 
 mod aims;
 mod idle;
@@ -86,7 +86,7 @@ fn open_files(limits: &str) -> Option<u32> {
     if soft == "unlimited" { Some(u32::MAX) } else { soft.parse().ok() }
 }
 
-/// Returns the average load of the machine, for the report.
+/// Returns the machine's load average over one minute, for the report.
 fn load() -> String {
     let text = std::fs::read_to_string(Path::new("/proc/loadavg")).unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()

@@ -33,29 +33,30 @@ const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft
 /// `kubectl windows-node-pools plan --release` shows how the release affects nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
+    /// Operator's image by digest, such as `registry.example.com/you/windows-node-pools@sha256:…`.
     #[arg(long)]
     pub image: String,
-    /// The payload's image by digest, to mount as a volume; in the OLM bundle, to copy from. The operator's image is then the one without a payload.
+    /// Payload's image by digest. Manifests mount it as a volume, and the OLM bundle copies from it. Set --image to the operator's image without a
+    /// payload then.
     #[arg(long)]
     pub payload_image: Option<String>,
-    /// The image for `oc adm must-gather` by digest, which the OLM bundle names.
+    /// Image for `oc adm must-gather` by digest, which the OLM bundle names.
     #[arg(long)]
     pub must_gather_image: Option<String>,
     /// Folder with the payload that is in the image.
     #[arg(long, requires = "wicd")]
     pub payload: Option<PathBuf>,
-    /// The `wicd.exe` that is in the image.
+    /// Path of the `wicd.exe` that is in the image.
     #[arg(long, requires = "payload")]
     pub wicd: Option<PathBuf>,
     /// Minor version of Kubernetes of the payload that is in the image. May be given several times. Not needed with --payload.
     /// Defaults to the newest version that a payload can have.
     #[arg(long, value_name = "MINOR", value_parser = clap::builder::PossibleValuesParser::new(payload::KUBERNETES))]
     pub kubernetes: Vec<String>,
-    /// The image of the OLM bundle by digest, once it is in a registry. If set, the catalog is written, too.
+    /// OLM bundle's image by digest, once it is in a registry. If set, the catalog is also written.
     #[arg(long)]
     pub bundle_image: Option<String>,
-    /// The image of the catalog by digest, once it is in a registry. If set, the CatalogSource is written, too.
+    /// Catalog's image by digest, once it is in a registry. If set, the CatalogSource is also written.
     #[arg(long, requires = "bundle_image")]
     pub catalog_image: Option<String>,
     /// Folder to write to.

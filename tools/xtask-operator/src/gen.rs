@@ -1,4 +1,4 @@
-//! `cargo xtask gen`: writes the files that are generated from the code of `api/` and `controller/`, or checks that they are up to date.
+//! `cargo xtask gen`: writes the files that are generated from code, the Helm chart and scripts for Argo CD, or checks that they are up to date.
 
 mod growth;
 mod labels;

@@ -315,7 +315,10 @@ mod tests {
         }
         // Each cluster of the guide has a kubelet that is not newer than its API server.
         let guide = std::fs::read_to_string(devenv::workspace_root().join("docs/guide/quick-start.md")).unwrap();
-        assert!(guide.contains(&format!("a cluster of Kubernetes {}", MINORS[MINORS.len() - 1])), "the oldest one");
+        assert!(
+            guide.contains(&format!("a cluster of Kubernetes {}", MINORS[MINORS.len() - 1])),
+            "the quick start does not name the oldest version"
+        );
     }
 
     #[test]
@@ -374,7 +377,7 @@ mod tests {
                 r"C:\k\kubelet.exe",
                 r"C:\windows\wicd-ccg\plugin.dll"
             ],
-            "hybrid-overlay-node is left out"
+            "hybrid-overlay-node.exe, which the folder lacks, must be left out"
         );
         let signed: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.size).collect();
         assert_eq!(signed[1..], ["csi signed", "kubelet signed", "plugin signed"].map(|content| content.len() as u64));

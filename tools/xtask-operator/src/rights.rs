@@ -34,17 +34,17 @@ const UNSEEN: &[(&str, &str)] = &[
     ),
     (
         "get cluster.x-k8s.io machines",
-        "used like those of machine.openshift.io, whose Machines tests delete and replace",
+        "used in the same code as the right to Machines of machine.openshift.io, which tests delete and replace",
     ),
     (
         "delete cluster.x-k8s.io machines",
-        "used like those of machine.openshift.io, whose Machines tests delete and replace",
+        "used in the same code as the right to Machines of machine.openshift.io, which tests delete and replace",
     ),
     (
         "bind rbac.authorization.k8s.io clusterroles",
-        "needed to write the ClusterRoleBinding, and not a request of its own",
+        "needed to write the ClusterRoleBinding, but not the verb of a request",
     ),
-    ("approve certificates.k8s.io signers", "needed to approve a certificate request, and not a request of its own"),
+    ("approve certificates.k8s.io signers", "needed to approve a certificate request, but not the verb of a request"),
 ];
 
 /// Compares the operator's roles with the audit logs of API servers. A forbidden request that no role allows is an error, and so is a right that no
@@ -300,7 +300,10 @@ mod tests {
         assert_eq!(seen.forbidden.len(), 1);
         assert_eq!(seen.requests.len(), 1);
         assert_eq!(seen.refused(&[right("list", "nodes", None, &[])]).len(), 1);
-        assert!(seen.refused(&[right("list", "secrets", None, &[])]).is_empty(), "the server was starting");
+        assert!(
+            seen.refused(&[right("list", "secrets", None, &[])]).is_empty(),
+            "a request that a role allows is reported"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_yaml::Value;
 
-/// Returns YAML in the form that a user would write.
+/// Returns an object as YAML in the form that a user would write: without nulls, and with whole numbers without a fraction.
 pub(crate) fn text(object: &impl Serialize) -> Result<String> {
     let mut value = serde_yaml::to_value(object)?;
     tidy(&mut value);

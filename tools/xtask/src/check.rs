@@ -74,7 +74,7 @@ const FAST: &[Step] = &[
     ("large files", || {
         finds_nothing("git ls-files -z | xargs -0 sh -c 'find \"$@\" -maxdepth 0 -type f -size +1M 2>/dev/null' find")
     }),
-    ("folders of machines", || {
+    ("absolute paths of one machine", || {
         finds_nothing(r"git grep -nE '(^|[^A-Za-z0-9_./-])/(root|(home|tmp)/[A-Za-z0-9_.-]+)/'")
     }),
     ("documentation", || docs::run(&docs::Args { check: true })),
@@ -151,13 +151,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command in the shell that searches for files that must not be committed. Fails if the command prints anything.
+/// Runs a shell command that searches for files or lines that must not be committed. Fails if the command prints anything.
 fn finds_nothing(search: &str) -> Result<()> {
     let output =
         Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("cannot start sh")?;
     let (found, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(error.is_empty(), "{search}: {error}");
-    ensure!(found.is_empty(), "these files must not be committed:\n{found}");
+    ensure!(found.is_empty(), "these files or lines must not be committed:\n{found}");
     Ok(())
 }
 
@@ -168,7 +168,7 @@ fn cargo(args: &[&str]) -> Result<()> {
 fn clippy_for_windows() -> Result<()> {
     if !has_windows_target() {
         return skip(&format!(
-            "clippy for Windows: the Rust toolchain has no {WINDOWS_TARGET}, and rustup could not add it. The tests still build wicd.exe"
+            "clippy for Windows: the Rust toolchain has no {WINDOWS_TARGET}, which `cargo xtask setup` adds. The tests still build wicd.exe"
         ));
     }
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])?;
@@ -192,8 +192,8 @@ const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::"];
 /// Number of `BUSY` tests that run at once, as some of them also wait.
 const BUSY_TEST_THREADS: &str = "4";
 
-/// Packages with few integration tests, which end within a minute. `xtask-operator` is not among them: without it, cargo would build all others again,
-/// with fewer features of their dependencies.
+/// Packages with few integration tests, which end within a minute and run last. `xtask-operator` also has few, but stays with the others: a cargo
+/// command without it would build all packages again, with fewer features of their dependencies.
 const SMALL: [&str; 2] = ["gitops", "testbed"];
 
 /// Integration tests with programs of other projects, which take half an hour to build: they run only in the nightly check.
@@ -202,7 +202,7 @@ const JUDGES: &str = "judges::";
 /// Number of the other integration tests that run at once.
 const AT_ONCE: &str = "14";
 
-/// Runs all tests, with the audit logs of their API servers.
+/// Runs the tests of a change: all but [`JUDGES`] and ignored ones. Their API servers write audit logs to [`audit_logs`].
 fn all_tests() -> Result<()> {
     let logs = empty_audit_logs()?;
     let logs = logs.to_str().context("the folder's name is not UTF-8")?;
@@ -313,7 +313,7 @@ struct Outcome {
     failed: Vec<String>,
 }
 
-/// Runs a choice of tests. Drops `running` when the last tests of a long test binary run, so that processors are idle.
+/// Runs a choice of tests. Drops `running` when [`FEW`] tests of a long test binary are left, because processors are idle then.
 fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], mut running: Option<mpsc::Sender<()>>) -> Result<Outcome> {
     let mut command = devenv::cargo();
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen);
@@ -340,16 +340,16 @@ fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], mut running: Option<m
     Ok(outcome)
 }
 
-/// Number of tests from which on a test binary is long.
+/// Minimum number of tests of a long test binary.
 const LONG: u32 = 100;
-/// Number of tests that leave processors idle.
+/// Number of remaining tests at which processors become idle.
 const FEW: u32 = 5;
 
-/// Number of tests that a long test binary still has to end, otherwise 0.
+/// Number of tests that have not ended in the current test binary, or 0 if it is not long.
 struct Left(u32);
 
 impl Left {
-    /// Counts the tests by a line of output. Reports whether few are left of a long test binary since this line.
+    /// Updates the number by a line of output. Returns true for the line that brings it down to [`FEW`].
     fn are_few_after(&mut self, line: &str) -> bool {
         if let Some(count) = line.strip_prefix("running ").and_then(|rest| rest.strip_suffix(" tests")) {
             self.0 = count.parse().ok().filter(|count| *count >= LONG).unwrap_or_default();
@@ -361,7 +361,7 @@ impl Left {
     }
 }
 
-/// Reports whether a test has ended by a line such as `test a::b ... ok`.
+/// Reports whether a line such as `test a::b ... ok` says that a test has ended or is ignored.
 fn is_result(line: &str) -> bool {
     line.starts_with("test ") && [" ... ok", " ... FAILED"].iter().any(|end| line.ends_with(end))
         || line.contains(" ... ignored")

@@ -35,7 +35,7 @@ pub(crate) fn build() -> Result<()> {
 }
 
 /// Starts Go for the newest version of Kubernetes with the build flags of the test bed. The later build of the test bed finds the packages in
-/// Go's cache, and only links them.
+/// Go's cache, and only links them. Returns `None` if there is nothing to compile, or Go cannot be started.
 fn compile_control_plane() -> Result<Option<Child>> {
     let minor = |folder: &PathBuf| folder.extension().and_then(|minor| minor.to_str()?.parse::<u32>().ok());
     let sets = fs::read_dir(workspace_root().join("tools/xtask/payload")).context("cannot read tools/xtask/payload")?;

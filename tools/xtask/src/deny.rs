@@ -22,8 +22,8 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     execute(deny.args(["check", "bans", "licenses", "sources"]))?;
     if execute(&mut fetch).is_err() {
         println!(
-            "LEFT OUT: the advisories (https://github.com/RustSec/advisory-db) cannot be fetched; known vulnerabilities were not looked up. Git fetches them: \
-             `git config --global url.<mirror>.insteadOf https://github.com/RustSec/advisory-db` names a mirror."
+            "LEFT OUT: the advisories (https://github.com/RustSec/advisory-db) cannot be fetched, so dependencies were not checked for \
+             known vulnerabilities. To fetch them from a mirror: `git config --global url.<mirror>.insteadOf https://github.com/RustSec/advisory-db`."
         );
         return Ok(());
     }
@@ -81,7 +81,8 @@ mod tests {
         }
     }
 
-    /// Checks why `deny.toml` may ignore the vulnerability of `rsa`: no code decrypts with it. Its section `bans` forbids direct use of `rsa`.
+    /// Checks the reason why `deny.toml` ignores the vulnerability of `rsa`: no code decrypts with it. The section `bans` there forbids direct use
+    /// of `rsa`.
     #[test]
     fn nothing_is_decrypted_with_rsa() {
         let mut git = Command::new("git");

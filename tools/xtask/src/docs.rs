@@ -1,4 +1,5 @@
-//! `cargo xtask docs`: checks what the documentation claims, or builds its site with mdBook.
+//! `cargo xtask docs`: builds the documentation site with mdBook, or checks the documentation: its list of pages, the sources that it names, and the
+//! tests of its commands.
 
 mod site;
 
@@ -100,7 +101,8 @@ fn fault_of_commands(
     (!is_run).then(|| format!("{} does not name this page and {section:?}", source_of(test)))
 }
 
-/// Returns the fault of a code span that names a missing source, such as `controller/core/src/csr/`, or integration test, as `file::test_of_it`.
+/// Returns the fault of a code span that names a missing source, such as `controller/core/src/csr/`, or a missing integration test, as
+/// `file::test_of_it`.
 fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let consists_of =
         |others: &str| span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || others.contains(c));
@@ -124,7 +126,7 @@ fn has_test(source: &str, name: &str) -> bool {
     attributes.take_while(|line| line.starts_with("#[")).any(|line| line.contains("test"))
 }
 
-/// Returns the file of an integration test.
+/// Returns the file of an integration test module.
 fn source_of(test: &str) -> String {
     format!("controller/tests/it/{test}.rs")
 }

@@ -1,7 +1,7 @@
-//! Tasks for developers and CI: `cargo xtask <task>`. Each has a file of its own, with its arguments and a `run`.
+//! Tasks for developers and CI: `cargo xtask <task>`.
 //!
-//! This program starts within seconds in a fresh clone. Tasks that need the operator's code are in the crate `xtask-operator`, which this
-//! program builds and runs with cargo.
+//! This program starts within seconds in a fresh clone. Its own tasks have a file each, with their arguments. Tasks that need the operator's code are
+//! in the crate `xtask-operator`, which this program builds and runs with cargo.
 
 mod boundaries;
 mod check;
@@ -55,7 +55,6 @@ enum Task {
     /// Compares the operator's roles with the audit logs of API servers.
     #[command(disable_help_flag = true)]
     Rights(Forwarded),
-    /// Installs the requirements of the test bed on a Debian machine, as root. Does nothing if all are installed.
     Setup(setup::Args),
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names after `crate::`, including those in a group, but not in comments or in the tests at the end.
+/// Returns the names after `crate::`, including those in a group, but not those in comments or in the tests at the end.
 fn named(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_named_behind_crate() {
+    fn names_after_crate_are_found_outside_comments_and_tests() {
         for (text, expected) in [
             ("use crate::a::{b, c};", &["a"][..]),
             ("use crate::{a, b::{c, d}, e::f};\nuse g;", &["a", "b", "e"]),

@@ -1,4 +1,4 @@
-//! Setup of a new Debian machine for the test bed and for `wicd.exe`.
+//! `cargo xtask setup`: installs on a Debian machine what the demonstration, tests and images need.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use devenv::{STATIC_TARGET, WINDOWS_TARGET, find, has_target, skip, workspace_root};
 
-/// Programs of the demonstration, and the Debian packages that they come from.
+/// Programs for the demonstration, and the Debian packages that contain them.
 const OF_DEMO: &[(&str, &str)] = &[
     ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64"),
     ("wine", "wine"),
@@ -21,7 +21,7 @@ const OF_DEMO: &[(&str, &str)] = &[
     ("git", "git"),
 ];
 
-/// Programs of the tests and of the image.
+/// Programs and files for the tests and the images.
 const OF_TESTS: &[(&str, &str)] = &[
     // libFuzzer is written in C++.
     ("g++", "g++"),
@@ -59,7 +59,7 @@ const DEBIAN_RUST: &[(&str, &str)] = &[
     ("/usr/lib/rustlib/src/rust/library", "rust-web-src"),
 ];
 
-/// Installs missing requirements on a new machine.
+/// Installs what the demonstration, tests and images need and this machine lacks: Debian packages, as root, and targets of the Rust toolchain.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Install only the requirements of the demonstration.
@@ -67,8 +67,8 @@ pub(crate) struct Args {
     demo: bool,
 }
 
-/// Installs missing packages, after it reports the requirements. Packages are installed as root on Debian; other users get a list of them. Go is
-/// not installed: Debian's version is too old for Kubernetes, so a missing Go is an error with a remedy.
+/// Prints the needed disk, memory and time, and installs missing Rust targets and packages. Packages are installed as root on Debian; other users get
+/// a list of them. Go is not installed: Debian's version is too old for Kubernetes, so a missing Go is an error with a remedy.
 pub(crate) fn setup(args: &Args) -> Result<()> {
     if find("go").is_none() {
         bail!(
@@ -95,19 +95,19 @@ pub(crate) fn setup(args: &Args) -> Result<()> {
     }
     if !is_root() {
         return skip(&format!(
-            "{} not installed: only root can install packages. Tests that need them are skipped",
+            "these packages are missing, and only root can install them: {}. Tests that need them are skipped",
             packages.join(" ")
         ));
     }
     install(&packages)
 }
 
-/// Reports whether this process may install packages.
+/// Reports whether this process runs as root.
 fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// Returns the packages of the programs that are not `present`.
+/// Returns the packages of those programs and files that are not `present`.
 fn missing<'a>(wanted: &[(&str, &'a str)], present: impl Fn(&str) -> bool) -> Vec<&'a str> {
     wanted.iter().filter(|(place, _)| !present(place)).map(|(_, package)| *package).collect()
 }

@@ -1,4 +1,4 @@
-//! Backoff of the restarts of a failing service.
+//! Backoff for restarts of a failing service.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
-use crate::certificates::{CertificateError, split};
+use crate::certificates::split;
 use crate::files;
 use crate::host::{Host, HostError};
 
@@ -36,13 +36,10 @@ const READ_TIMEOUT: Duration = Duration::from_secs(330);
 pub enum ClusterError {
     /// wicd's kubeconfig, its certificate or the CA certificate is missing, or is not text with the expected parts.
     #[error("{0} is missing or damaged; the operator writes it when it configures the host")]
-    Missing(&'static str),
+    Missing(String),
     /// wicd's kubeconfig cannot be used.
     #[error("the kubeconfig {}, which the operator writes, cannot be used", path::WICD_KUBECONFIG)]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
-    /// wicd's certificate cannot be used.
-    #[error("wicd's certificate cannot be used")]
-    Certificate(#[source] CertificateError),
     /// A call to the API server failed.
     #[error("cannot {action}")]
     Call {
@@ -61,7 +58,7 @@ impl ClusterError {
     /// Reason for logs.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Missing(_) | Self::Kubeconfig(_) | Self::Certificate(_) => Reason::CredentialsUnavailable,
+            Self::Missing(_) | Self::Kubeconfig(_) => Reason::CredentialsUnavailable,
             Self::Call { .. } => Reason::ApiError,
             Self::Host(e) => e.reason(),
         }
@@ -116,7 +113,7 @@ pub trait Cluster: Send + Sync {
     fn certificate<'a>(&'a self, request: &'a str) -> Response<'a, Issue>;
 }
 
-/// Returns the value of an annotation of a Node; `None` if it is missing or empty.
+/// Returns the value of a Node annotation; `None` if it is missing or empty.
 pub(crate) fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
     node.pointer("/metadata/annotations")?.get(key)?.as_str().filter(|value| !value.is_empty())
 }
@@ -150,12 +147,13 @@ impl Kube {
     async fn config(&self) -> Result<kube::Config, ClusterError> {
         let text = files::read(&*self.host, path::WICD_KUBECONFIG)?
             .and_then(|t| String::from_utf8(t).ok())
-            .ok_or(ClusterError::Missing(path::WICD_KUBECONFIG))?;
+            .ok_or_else(|| ClusterError::Missing(path::WICD_KUBECONFIG.to_owned()))?;
         let unusable = |e| ClusterError::Kubeconfig(Box::new(e));
         let mut kubeconfig = Kubeconfig::from_yaml(&text).map_err(unusable)?;
         // Certificate and key are in one file, which is read once, so that they belong together.
-        let pem = files::read(&*self.host, path::WICD_CERT)?.ok_or(ClusterError::Missing(path::WICD_CERT))?;
-        let (chain, key) = split(&String::from_utf8_lossy(&pem)).ok_or(ClusterError::Missing(path::WICD_CERT))?;
+        let damaged = || ClusterError::Missing(path::WICD_CERT.to_owned());
+        let pem = files::read(&*self.host, path::WICD_CERT)?.ok_or_else(damaged)?;
+        let (chain, key) = split(&String::from_utf8_lossy(&pem)).ok_or_else(damaged)?;
         for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
             user.client_certificate = None;
             user.client_certificate_data = Some(STANDARD.encode(&chain));
@@ -164,7 +162,7 @@ impl Kube {
         }
         for cluster in kubeconfig.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
             if let Some(ca) = cluster.certificate_authority.take() {
-                let pem = files::read(&*self.host, &ca)?.ok_or(ClusterError::Missing(path::API_CA))?;
+                let pem = files::read(&*self.host, &ca)?.ok_or_else(|| ClusterError::Missing(ca.clone()))?;
                 cluster.certificate_authority_data = Some(STANDARD.encode(&pem));
             }
             // The machine-wide proxy variables are for containerd. kube would use them, but does not read NO_PROXY.
@@ -318,7 +316,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let host = FakeHost::temporary();
         let kube = Kube::new(Arc::new(host.clone()));
-        assert!(matches!(kube.client().await, Err(ClusterError::Missing(path::WICD_KUBECONFIG))));
+        assert!(matches!(kube.client().await, Err(ClusterError::Missing(file)) if file == path::WICD_KUBECONFIG));
         let kubeconfig = json!({
             "clusters": [{"name": "local", "cluster": {"server": "https://api.example:6443", "certificate-authority": path::API_CA}}],
             "users": [{"name": "wicd", "user": {"client-certificate": path::WICD_CERT, "client-key": path::WICD_CERT}}],
@@ -328,7 +326,7 @@ mod tests {
         files::write_json(&host, path::WICD_KUBECONFIG, &kubeconfig, Access::Protected).unwrap();
         let pair = rcgen::generate_simple_self_signed(["x".to_string()]).unwrap();
         files::write(&host, path::API_CA, pair.cert.pem().as_bytes(), Access::Inherited).unwrap();
-        assert!(matches!(kube.client().await, Err(ClusterError::Missing(path::WICD_CERT))));
+        assert!(matches!(kube.client().await, Err(ClusterError::Missing(file)) if file == path::WICD_CERT));
         let pem = format!("{}{}", pair.cert.pem(), pair.signing_key.serialize_pem());
         files::write(&host, path::WICD_CERT, pem.as_bytes(), Access::Protected).unwrap();
         kube.client().await.unwrap();

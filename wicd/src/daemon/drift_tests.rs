@@ -55,7 +55,7 @@ fn a_service_that_never_matched_has_not_drifted() {
 }
 
 #[test]
-fn the_record_survives_a_restart_but_no_operation_and_no_other_desired_state() {
+fn the_record_survives_a_restart_but_not_an_operation_or_another_desired_state() {
     let host = FakeHost::temporary();
     let desired = Desired { version: "v1".into(), ..Desired::default() };
     let stamp = Stamp { size: 1, modified: 2 };

@@ -1,4 +1,4 @@
-//! Fake API server in memory, for the tests of this module.
+//! Fake API server in memory, for tests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

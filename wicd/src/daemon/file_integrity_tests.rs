@@ -95,7 +95,11 @@ fn only_files_with_another_size_or_time_are_read() {
     touch(&other, UNIX_EPOCH);
     assert_eq!(test_host.round(false), [format!("file {KUBELET} (left)")]);
     touch(KUBELET, UNIX_EPOCH);
-    assert_eq!(test_host.round(false), [format!("file {KUBELET} (left)")], "nor is what was found wrong");
+    assert_eq!(
+        test_host.round(false),
+        [format!("file {KUBELET} (left)")],
+        "a file that was found wrong is not read again"
+    );
     touch(KUBELET, UNIX_EPOCH + Duration::from_secs(1));
     assert_eq!(test_host.round(false), [""; 0]);
     assert_eq!(test_host.drift.right_file(KUBELET).unwrap().modified, 1_000_000_000, "it is known by its new time");

@@ -54,7 +54,7 @@ pub enum FollowError {
         /// Problem with the ConfigMap.
         problem: UnverifiedError,
     },
-    /// The Node has a version of another operator, which has no digest.
+    /// The desired version of the Node is one of another operator, without a digest.
     #[error(
         "the annotation {annotation} of the Node names the ConfigMap {0:?} of another operator, which wicd does not use; the operator of the \
          host's pool corrects the annotation",
@@ -90,7 +90,8 @@ impl FollowError {
     }
 }
 
-/// Follows the API server forever.
+/// Follows the API server forever: passes the Node on to `node`, writes `report` to the Node's annotations, and connects again after a change of
+/// `certificate`.
 pub async fn follow(
     host: Arc<dyn Host>,
     connect: Arc<dyn Connect>,
@@ -285,7 +286,7 @@ fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<
     Ok(())
 }
 
-/// Returns the name of the ConfigMap of a version, if the version may be part of a name.
+/// Returns the name of a version's services ConfigMap, if the version may be part of a name.
 fn config_map_name(version: &str) -> Option<String> {
     let name = format!("{SERVICES_CONFIG_MAP_PREFIX}{version}");
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';

@@ -48,11 +48,11 @@ impl RotatingFile {
     }
 
     fn rotate(&mut self) -> io::Result<()> {
-        // Windows does not rename open files.
+        // The file is closed first, because Windows may refuse to rename an open file.
         self.file = None;
         for n in (1..FILES).rev() {
             let from = if n == 1 { self.path.clone() } else { numbered(&self.path, n - 1) };
-            // The rename fails while a reader has the file open: then the current file keeps growing, and rotation is retried with the next line.
+            // The rename may fail while a reader has the file open: then the current file keeps growing, and rotation is retried with the next line.
             let _ = fs::rename(from, numbered(&self.path, n));
         }
         self.reopen()

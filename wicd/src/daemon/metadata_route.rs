@@ -1,6 +1,6 @@
 //! Route to the cloud's metadata service.
 //!
-//! When a container network is created on a network adapter, the adapter's address and routes move to a virtual adapter, and other routes of the
+//! The creation of a container network moves the address and default route of its network adapter to a virtual adapter. Other routes of the network
 //! adapter are lost or lead nowhere. No router announces the address of the metadata service, so its route does not come back: the node then has no
 //! credentials and no zone. This happens most often after a restart.
 
@@ -77,8 +77,8 @@ fn remove_nearer(host: &dyn Host, nearer: &Route) -> Result<(), HostError> {
     let made = Ownership::load(host)?.map(|owned| owned.routes).filter(|routes| routes.boot_id == boot_id);
     if !made.is_some_and(|routes| routes.made.iter().any(|made| made.is(nearer))) {
         let problem = format!(
-            "another program has created a route through {next_hop} on the network adapter with the index {interface}, which takes precedence: check whether it leads to \
-             the metadata service, and remove it if it does not (route delete {destination})"
+            "another program has created a route through {next_hop} on the network adapter with the index {interface}, and Windows prefers that route: check whether \
+             it leads to the metadata service, and remove it if it does not (route delete {destination})"
         );
         return Err(HostError::system("use the default route to", destination.to_string())(io::Error::other(problem)));
     }

@@ -27,9 +27,9 @@ use crate::{files, lock, network};
 
 mod preparation;
 
-/// Subject in the log of problems of a whole pass.
+/// Log subject for problems of a whole pass.
 const CHECK: &str = "check of the services";
-/// Subject in the log of problems of the record with the desired state.
+/// Log subject for problems with [`path::DESIRED`].
 const DESIRED_STATE: &str = "desired state";
 
 /// State in which a pass found the host.

@@ -42,7 +42,10 @@ fn a_node_without_the_route_to_the_metadata_service_does_not_match() {
     desire(&test_host.host, "1", Vec::new());
     for interface in [7, 9] {
         test_host.host.state().routes = vec![default(interface)];
-        assert!(!test_host.pass().settled && test_host.reconciler.is_moving(), "it was not verified");
+        assert!(
+            !test_host.pass().settled && test_host.reconciler.is_moving(),
+            "a route that was just created is verified by the next pass"
+        );
         assert!(test_host.pass().settled);
         let made = test_host.host.state().routes.last().copied().unwrap();
         assert_eq!((made.destination, made.interface), (ADDRESS, interface));

@@ -72,7 +72,7 @@ fn another_vxlan_port_takes_effect() {
         assert_eq!(
             (sweeps(&test_host), made_by(&test_host).contains("9898")),
             ((1, 1), true),
-            "with the containers on it"
+            "the containers end with the old network"
         );
         test_host.kill(network::OVERLAY_SERVICE);
         test_host.settle();
@@ -101,7 +101,7 @@ fn programs_of_an_earlier_run_end_before_a_service_starts() {
     let host = test_host.host.clone();
     let left = test_host.host.record(move |_, _| host.state().orphans.clone());
     test_host.settle();
-    assert_eq!(left.lock().unwrap().last().unwrap(), &[r"C:\k\kube-proxy.exe"], "of another service");
+    assert_eq!(left.lock().unwrap().last().unwrap(), &[r"C:\k\kube-proxy.exe"], "programs of other services stay");
 }
 
 pub(super) struct TestHost {

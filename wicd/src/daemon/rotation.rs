@@ -205,7 +205,7 @@ async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<
                 Ok(Issue::Refused(why)) => return Err(RotationError::Refused { request: name.clone(), why }),
                 Ok(Issue::Pending) => {}
                 // The certificate can still be read when the API server is available again.
-                Err(e) => warn!(reason = e.reason().as_str(), "{}", chain(&e)),
+                Err(e) => warn!(reason = e.reason().as_str(), "{}; wicd tries again", chain(&e)),
             }
             tokio::time::sleep(POLL).await;
         }

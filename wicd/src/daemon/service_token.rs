@@ -1,7 +1,7 @@
 //! Renews the token of a service that authenticates to the API server with its own ServiceAccount.
 //!
-//! The token is bound to the host's Node: the API server knows from which host it comes, and the token becomes invalid with the Node. The service
-//! reloads the file by itself.
+//! The token is bound to the host's Node: the API server knows from which host it comes, and the token becomes invalid when the Node is deleted. The
+//! service reloads the file by itself.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,7 +28,7 @@ use super::{ImageError, ImageStore, Login};
 
 /// Label that marks a pinned image for CRI.
 const PINNED: &str = "io.cri-containerd.pinned";
-/// Value of the label of a pinned image.
+/// Value of [`PINNED`] for a pinned image.
 const PINNED_VALUE: &str = "pinned";
 /// containerd namespace with kubelet's images.
 const NAMESPACE: &str = "k8s.io";

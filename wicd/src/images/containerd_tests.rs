@@ -1,4 +1,4 @@
-//! Tests of the client of containerd, one of them against the real containerd and a registry in this process. If containerd is missing, that test is
+//! Tests of the containerd client, one of them against the real containerd and a registry in this process. If containerd is missing, that test is
 //! skipped with a message. If containerd is installed and does not work, the test fails.
 #![cfg(unix)]
 

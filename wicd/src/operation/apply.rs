@@ -144,7 +144,7 @@ fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     Ok(placed.chain([path::KUBELET_KUBECONFIG.to_owned()]).collect())
 }
 
-/// Excludes a program from the antivirus, and records a new exclusion.
+/// Excludes the files that a program opens from Windows Defender's checks, and records a new exclusion.
 fn exclude(host: &dyn Host, program: &str, owned: &mut Ownership) -> Result<(), HostError> {
     if host.is_excluded_from_antivirus(program)? {
         return Ok(());
@@ -171,7 +171,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
         let message = format!(
-            "{} payload files are missing on the host, the first one with the SHA-256 {first}; the operator sends them again",
+            "payload files are missing on the host: {} in total, the first one with the SHA-256 {first}; the operator sends them again",
             missing.len()
         );
         return Err(Failure::new(Reason::HostFilesChanged, message));

@@ -214,8 +214,7 @@ fn earlier_variables_and_certificates_are_restored() {
     assert_eq!(test_host.state().trusted, [theirs].into());
 }
 
-/// Services with their own proxy variables do not see the machine's, which stay because the legacy operator would restart the host to restore
-/// them.
+/// Services with their own proxy variables do not see the machine's, which stay because WMCO would restart the host to set them again.
 #[test]
 fn a_variable_of_the_machine_stays_while_each_service_has_its_own() {
     let test_host = TestHost::new();

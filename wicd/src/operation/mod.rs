@@ -47,7 +47,7 @@ pub enum ServeError {
     OperationId(String),
     /// Request that cannot be read.
     #[error(
-        "the request {path} is missing, cannot be read, is larger than 16 MiB, or is not a request of this operation"
+        "the request {path} is missing, cannot be read, is larger than 16 MiB, or is not a request for this verb and operation"
     )]
     Request {
         /// Path of the request.

@@ -31,7 +31,7 @@ pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
 /// Returns the reason for which the host must be restarted, `None` if it need not be, and removes the record of a restart that has happened.
 ///
 /// # Errors
-/// Fails as [`pending_reboot`] does. A record that cannot be removed now is not an error.
+/// Fails as [`pending_reboot`] does, or when a parent directory of the record is a link. A record that cannot be removed now is not an error.
 pub fn settle_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     let Some((pending, is_over)) = record(host)? else { return Ok(None) };
     if is_over {
@@ -56,8 +56,8 @@ pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
     files::write_json(host, PENDING, &pending, Access::Inherited).map(drop)
 }
 
-/// Files of wicd in [`path::WICD`] that a cleanup removes, without the marker, which is removed last. The lock and the
-/// epoch are removed with the directory.
+/// Files of wicd in [`path::WICD`] that a cleanup removes, without the ownership record and the marker, which are removed last. The operator removes
+/// the lock and the epoch with the directory.
 pub(super) fn own_files() -> Vec<&'static str> {
     vec![PENDING, CONTAINERS, super::SETTINGS, super::PAYLOADS, path::DESIRED, super::SETTLED]
 }

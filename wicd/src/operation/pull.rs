@@ -1,4 +1,4 @@
-//! `pull`: pulls and pins images, and unpins those that wicd has pinned and that are no longer listed.
+//! `pull`: pulls at most one image, pins the listed images that exist, and unpins those that wicd has pinned and that are no longer listed.
 //!
 //! A pin is recorded before it is set, so that it is released even after a crash. An image that was pinned before, such as containerd's sandbox
 //! image, is never recorded, and stays pinned.
@@ -24,7 +24,8 @@ impl From<ImageError> for Failure {
     }
 }
 
-/// Pulls and pins images. Runs without the lock, which the caller has released: a pull may take an hour, and must not block the service.
+/// Pulls and pins images. Runs without the lock, which the caller has released: a pull may take hours, and must not block the service. Takes the lock
+/// only to change the ownership record.
 pub(super) fn pull(host: &dyn Host, body: &Pull, report: &mut Report) -> Result<Outcome, Failure> {
     let store = host.images()?;
     let store = store.as_ref();

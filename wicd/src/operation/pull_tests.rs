@@ -63,7 +63,7 @@ fn names_of_the_same_image_share_a_pin() {
     assert_eq!(pinned(&test_host), [id(B)]);
 }
 
-/// Whenever `pull` is interrupted, all pins are on record, and the same request completes it.
+/// An interrupted `pull` has all its pins on record, and the same request completes it.
 #[test]
 fn every_pin_is_on_record_after_a_crash_anywhere() {
     for calls in 0.. {

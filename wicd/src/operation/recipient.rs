@@ -1,5 +1,5 @@
 //! Check that a request is for this host, according to the host's own record, before the operation begins. Until then, only the lock and the
-//! directories `C:\k` and `C:\k\wicd` are created or taken over.
+//! directories `C:\k`, `C:\k\wicd` and `C:\windows\wicd` are created or taken over.
 
 use api::Reason;
 use api::host::{Body, Desired, Marker, Owner, Request, path};

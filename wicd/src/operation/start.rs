@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// Validity of rotated certificates of wicd, in seconds.
+    /// Lifetime of wicd's renewed certificates, in seconds.
     pub certificate_seconds: i32,
 }
 

@@ -24,7 +24,7 @@ fn assert_certificates_are_installed(test_host: &TestHost, body: &Start, about: 
 
 /// The recovery delays are in seconds, not milliseconds.
 #[test]
-fn the_service_starts_and_is_restarted_after_failures() {
+fn the_service_starts_and_has_recovery_delays() {
     let test_host = TestHost::new();
     let body = applied(&test_host, "1");
     assert_eq!(test_host.run(Body::Start(body)).outcome, Outcome::Done);

@@ -1,4 +1,4 @@
-//! `support`: collects data to find the cause of a fault of the host, in one archive. Changes nothing else on the host.
+//! `support`: collects data about a fault of the host in one archive. Changes nothing else on the host.
 //!
 //! The last entry, `index.json`, lists the parts, and the reasons why parts are missing. Known secrets are left out; the operator redacts the archive
 //! when it unpacks it. Logs of workloads are not sent.
@@ -32,7 +32,7 @@ const MAX_EVENTS_BYTES: usize = 8 << 20;
 const MAX_TOTAL_BYTES: u64 = 48 << 20;
 /// Size that is reserved for the parts from Windows, in bytes: two kinds of events, and small parts.
 const RESERVED_WINDOWS_BYTES: u64 = 20 << 20;
-/// Maximum number of events of the System and the Application query. A repeated problem causes some thousand events a day.
+/// Maximum number of events for each of the queries `System` and `Application`. A repeated problem causes some thousand events a day.
 const MAX_EVENTS: usize = 2000;
 /// Maximum depth of log directories: `C:\var\log\<service>\<file>`, and one more level.
 const DEPTH: usize = 3;
@@ -203,7 +203,7 @@ fn newest_events(events: Vec<String>) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// All services with their states, and with the names of their variables. The values may be secret and are left out.
+/// All services with their states, and with the names of the variables that the operator has set for them. The values may be secret and are left out.
 fn services(host: &dyn Host) -> Result<Vec<u8>, HostError> {
     let describe = |service: crate::host::ServiceInfo| {
         let exit_code = match host.exit_code(&service.name) {
@@ -250,7 +250,7 @@ fn without_values(value: &mut Value) {
     }
 }
 
-/// Subjects and validity of all certificates, without any keys.
+/// Subjects, issuers and validity of the certificates in [`CERTIFICATES`] and [`AUTHORITIES`], without any keys.
 fn certificates(host: &dyn Host) -> Result<Vec<u8>, HostError> {
     let mut files: Vec<String> = AUTHORITIES.map(str::to_owned).into();
     for directory in CERTIFICATES {

@@ -23,10 +23,10 @@ pub(crate) const ARCHIVE: &str = "join-1.tar";
 /// Kubeconfig for programs that authenticate as the Node, with the fields that wicd reads.
 pub(crate) const NODE_KUBECONFIG: &str = r#"{"users": [{"name": "system:node:win-1", "user": {}}]}"#;
 
-/// ID of the cluster of the test host.
+/// ID of the test host's cluster.
 pub(crate) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
-/// Request of the operator of [`CLUSTER`] for the Node `win-1`.
+/// Request from the operator in [`CLUSTER`] for the Node `win-1`.
 pub(crate) fn request(operation: &str, epoch: i64, body: Body) -> Request {
     let recipient = Recipient { cluster_id: CLUSTER.into(), node_name: "win-1".into(), machine_id: None };
     let operation = operation.into();
@@ -320,7 +320,7 @@ fn facts_report_pending_restarts_antivirus_and_accounts() {
     let test_host = TestHost::new();
     let asked = || Body::Facts(Facts { service_accounts: vec!["web".into(), "db".into()], ..Facts::default() });
     let state = test_host.run(asked()).state.unwrap();
-    assert_eq!((state.antivirus, state.service_accounts.len()), (Antivirus::default(), 0), "it is in no domain");
+    assert_eq!((state.antivirus, state.service_accounts.len()), (Antivirus::default(), 0), "the host is in no domain");
     assert!(state.restart_causes.is_empty() && state.container_runtimes.is_empty());
 
     let filters = vec!["csagent".to_owned()];
@@ -343,7 +343,7 @@ fn facts_report_pending_restarts_antivirus_and_accounts() {
     assert_eq!(
         test_host.run(Body::Reboot(Reboot::default())).state.unwrap().antivirus,
         Antivirus::default(),
-        "it takes time"
+        "only facts query the antivirus, because that takes time"
     );
 }
 

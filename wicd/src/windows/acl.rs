@@ -33,7 +33,7 @@ use super::wide::{check, check_code, is, text, wide};
 use crate::access::{self, AccessList, Entry, Guard};
 use crate::host::{HostError, PathEntry};
 
-/// Type of an entry of an access list that grants rights; [`DENIED`] is the type of one that denies them.
+/// Type of an access list entry that grants rights; [`DENIED`] is the type of one that denies them.
 const ALLOWED: u8 = 0;
 const DENIED: u8 = 1;
 /// Access list of a file that only SYSTEM and Administrators may use.
@@ -63,7 +63,8 @@ pub(super) fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
     }
 }
 
-/// Makes Administrators the owner of a file or directory and sets its access list. The content of a directory stays as it is.
+/// Makes Administrators the owner of a file or directory and sets the access list of this guard; a file always becomes private. The content of a
+/// directory stays as it is.
 pub(super) fn protect(path: &Path, guard: Guard) -> Result<(), HostError> {
     try_protect(path, guard).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
@@ -73,7 +74,7 @@ pub(super) fn set_access(path: &Path, list: &AccessList) -> Result<(), HostError
     try_set(path, |_| list.text()).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
 
-/// Makes Administrators the owner of the content of a directory, without `except`, with only the access that a private directory passes on.
+/// Makes Administrators the owner of a directory's content, without `except`, with only the access that a private directory passes on.
 pub(super) fn reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
     try_reset_below(&verbatim(path), except.map(verbatim).as_deref())
 }
@@ -124,7 +125,7 @@ fn place_of(file: &File) -> io::Result<PathEntry> {
     })
 }
 
-/// SID of the owner of a pipe: the user who has created it.
+/// SID of a pipe's owner: the user who created it, or the group Administrators.
 pub(super) fn pipe_owner(pipe: &impl AsRawHandle) -> io::Result<String> {
     let (owner, _, _descriptor) = security(pipe, SE_KERNEL_OBJECT, OWNER_SECURITY_INFORMATION)?;
     // SAFETY: the owner is in the descriptor, which is still alive.

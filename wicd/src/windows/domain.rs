@@ -1,4 +1,4 @@
-//! Active Directory domain of the host, and usability of accounts of the domain on the host, through `netapi32.dll`. A host without that library, or
+//! Active Directory domain of the host, and usability of domain accounts on the host, through `netapi32.dll`. A host without that library, or
 //! without one of its functions, is treated as a host without a domain.
 
 use std::io;

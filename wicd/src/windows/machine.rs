@@ -121,7 +121,7 @@ fn uptime_ms() -> i64 {
     i64::try_from(unsafe { GetTickCount64() }).unwrap_or(i64::MAX)
 }
 
-/// Language of the installation of Windows, which determines the names of accounts and groups.
+/// Language of the Windows installation, which determines the names of accounts and groups.
 fn language() -> Option<String> {
     let mut name = [0_u16; LOCALE_NAME_LENGTH];
     let length = i32::try_from(name.len()).ok()?;

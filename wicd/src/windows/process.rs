@@ -131,7 +131,8 @@ pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Ends processes of these programs whose parent has ended, with all their descendants except containers.
+/// Ends processes of these programs whose parent has ended, with all their descendants except containers. Returns the file names of the programs,
+/// without those of the descendants.
 pub(super) fn end_orphans(programs: &[&str]) -> io::Result<Vec<String>> {
     // As in `descend`: open processes keep their IDs from the second list on.
     let mut handles: BTreeMap<u32, Process> =

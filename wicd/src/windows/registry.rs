@@ -1,4 +1,4 @@
-//! Registry values: environment variables of the machine and of services, and exclusions from the antivirus.
+//! Registry values: environment variables of the machine and of services, dependencies of services, and Windows Defender exclusions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,7 +38,7 @@ pub(super) fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostErr
     done.map_err(HostError::system("write the environment variable", name))
 }
 
-/// Excludes a program from Defender's real-time checks, by policy.
+/// Excludes the files that a program opens from Defender's real-time checks, by policy.
 pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
     let failed = || HostError::system("create the Windows Defender exclusion of", program);
     LOCAL_MACHINE
@@ -60,7 +60,7 @@ pub(super) fn is_excluded_from_defender(program: &str) -> Result<bool, HostError
     Ok(value.is_some())
 }
 
-/// Removes a program from the policy for Defender, and the policy itself if no program is left in it.
+/// Removes a program from the policy for Defender, and turns the policy off if no program is left in it. The keys stay.
 pub(super) fn include_in_defender(program: &str) -> Result<(), HostError> {
     let remove = |key: &str, value: &str| -> windows_registry::Result<bool> {
         let key = LOCAL_MACHINE.options().read().write().open(key)?;

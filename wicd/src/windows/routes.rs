@@ -42,7 +42,7 @@ fn of_interface(index: u32) -> u32 {
     }
 }
 
-/// Creates a route until the next restart of the host. An existing one is success.
+/// Creates a route that lasts until the next restart of the host. An existing one is success.
 pub(super) fn add(route: &Route) -> io::Result<()> {
     let row = MIB_IPFORWARD_ROW2 { Metric: route.metric, Protocol: MIB_IPPROTO_NETMGMT, ..row(route) };
     // SAFETY: all fields of the row are set.

@@ -40,7 +40,7 @@ const PACKAGES: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Bas
 /// Value of `CurrentState` for a package that is installed.
 const INSTALLED: u32 = 112;
 
-/// Names of the packages of installed updates, without the packages of their parts.
+/// Package names of installed updates, without the packages of their parts.
 pub(super) fn updates() -> std::io::Result<Vec<String>> {
     let packages = LOCAL_MACHINE.open(PACKAGES).map_err(plain)?;
     let is_installed =

@@ -39,39 +39,39 @@ fn invalid_requests_of_hosts_are_denied() {
     for (what, csr) in [
         ("another node renews", node_client(W2, NODES, one())),
         ("a Linux node renews", node_client("system:node:linux-1", NODES, one())),
-        ("host asks for another host", renewal(node("win-2"))),
-        ("a user", node_client("alice", AUTHENTICATED, one())),
+        ("a host asks for the certificate of another host", renewal(node("win-2"))),
+        ("a user asks for the certificate of a host", node_client("alice", AUTHENTICATED, one())),
         ("no user name", node_client("", &[], one())),
-        ("wicd asks for kubelet's", node_client(WICD_USER, WICDS, one())),
+        ("wicd asks for kubelet's certificate", node_client(WICD_USER, WICDS, one())),
         ("another service account", node_client("system:serviceaccount:default:windows-node-pools", &[], one())),
-        ("right name, wrong groups", node_client(KUBELET_USER, AUTHENTICATED, one())),
+        ("right user name, wrong groups", node_client(KUBELET_USER, AUTHENTICATED, one())),
         ("bootstrap token after joining", node_client(BOOTSTRAP_USER, BOOTSTRAP, one())),
         ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT_BOOTSTRAP_USER, &[], one())),
         ("bootstrap token while the host joins", node_client(BOOTSTRAP_USER, BOOTSTRAP, node("win-new"))),
         ("OpenShift's bootstrapper while the host joins", node_client(OPENSHIFT_BOOTSTRAP_USER, &[], node("win-new"))),
         ("the legacy daemon for a host of ours", wicd(LEGACY_DAEMON, &[], wicd_node("win-1"))),
-        ("the legacy daemon asks for kubelet's", node_client(LEGACY_DAEMON, &[], node("win-old"))),
+        ("the legacy daemon asks for kubelet's certificate", node_client(LEGACY_DAEMON, &[], node("win-old"))),
         (
             "a daemon of that name in another namespace",
             wicd("system:serviceaccount:default:windows-instance-config-daemon", &[], wicd_node("win-old")),
         ),
         ("token user without the group", node_client(BOOTSTRAP_USER, &[], node("win-new"))),
         (
-            "bootstrap token asks for serving",
+            "bootstrap token asks for a serving certificate",
             serving(BOOTSTRAP_USER, BOOTSTRAP, node("win-new").names(&[Name::Dns("win-new")])),
         ),
-        ("bootstrap token asks for wicd", wicd(BOOTSTRAP_USER, BOOTSTRAP, wicd_node("win-new"))),
-        ("operator asks for serving", serving(OPERATOR, &[], named())),
-        ("another node asks for serving", serving(W2, NODES, named())),
-        ("serving without the node group", serving(KUBELET_USER, AUTHENTICATED, named())),
+        ("bootstrap token asks for a wicd certificate", wicd(BOOTSTRAP_USER, BOOTSTRAP, wicd_node("win-new"))),
+        ("operator asks for a serving certificate", serving(OPERATOR, &[], named())),
+        ("another node asks for a serving certificate", serving(W2, NODES, named())),
+        ("serving certificate for a requester without the node group", serving(KUBELET_USER, AUTHENTICATED, named())),
         ("another wicd renews", wicd(D2, WICDS, wicd_node("win-1"))),
         ("wicd without its group", wicd(WICD_USER, AUTHENTICATED, wicd_node("win-1"))),
-        ("kubelet asks for wicd's", wicd(KUBELET_USER, NODES, wicd_node("win-1"))),
+        ("kubelet asks for wicd's certificate", wicd(KUBELET_USER, NODES, wicd_node("win-1"))),
     ] {
         assert_denied("WrongRequester", what, &csr);
     }
     for (what, csr) in [
-        ("host asks for a Linux node", renewal(node("linux-1"))),
+        ("a host asks for the certificate of a Linux node", renewal(node("linux-1"))),
         ("wicd of a host that no pool has", wicd("system:wicd-node:gone", WICDS, wicd_node("gone"))),
         ("operator for an unknown host", wicd(OPERATOR, &[], wicd_node("gone"))),
         ("longer name", renewal(node("win-1x"))),
@@ -123,10 +123,10 @@ fn invalid_requests_of_hosts_are_denied() {
                 (0..100).fold(Forged::new("alice", &["system:wicd-nodes"]), |f, _| f.also(OU, UTF8, b"a")),
             ),
         ),
-        ("many organisations", with_organisations(&["system:nodes"; 101])),
-        ("organisational unit", renewal(one().also(OU, UTF8, b"system:masters"))),
-        ("both in one part", with_subject(both_in_one)),
-        ("wide characters", with_subject(wide_name)),
+        ("more than 100 organisations", with_organisations(&["system:nodes"; 101])),
+        ("an organisational unit", renewal(one().also(OU, UTF8, b"system:masters"))),
+        ("organisation and common name in one part", with_subject(both_in_one)),
+        ("a common name in UTF-16", with_subject(wide_name)),
         ("kubelet's name for wicd's signer", wicd(KUBELET_USER, NODES, one())),
         ("wicd's name for kubelet's signer", node_client(WICD_USER, WICDS, wicd_node("win-1"))),
     ] {
@@ -148,7 +148,7 @@ fn invalid_requests_of_hosts_are_denied() {
     }
     for (what, csr) in [
         (
-            "other signer",
+            "another signer",
             csr(KUBELET_USER, NODES, "kubernetes.io/legacy-unknown", &["digital signature", "client auth"], one()),
         ),
         (
@@ -160,17 +160,17 @@ fn invalid_requests_of_hosts_are_denied() {
     }
     for (what, csr) in [
         (
-            "client's usages for serving",
+            "a client's usages for a serving certificate",
             csr(KUBELET_USER, NODES, SERVING, &["digital signature", "client auth"], named()),
         ),
         ("server auth for a client", usages(&["digital signature", "server auth"])),
-        ("both auths", usages(&["digital signature", "client auth", "server auth"])),
-        ("no signature", usages(&["client auth"])),
+        ("client auth and server auth", usages(&["digital signature", "client auth", "server auth"])),
+        ("no digital signature", usages(&["client auth"])),
         ("no purpose", usages(&["digital signature", "key encipherment"])),
-        ("any", usages(&["digital signature", "client auth", "any"])),
-        ("cert sign", usages(&["digital signature", "client auth", "cert sign"])),
+        ("the usage any", usages(&["digital signature", "client auth", "any"])),
+        ("the usage cert sign", usages(&["digital signature", "client auth", "cert sign"])),
         ("no usages", usages(&[])),
-        ("extended usage differs", renewal(one().extension(EXTENDED_KEY_USAGE, &eku(1)))),
+        ("another extended key usage", renewal(one().extension(EXTENDED_KEY_USAGE, &eku(1)))),
         ("key usage to sign certificates", renewal(one().extension(KEY_USAGE, &der(3, &[&[2, 0b1000_0100]])))),
     ] {
         assert_denied("WrongUsages", what, &csr);
@@ -181,10 +181,13 @@ fn invalid_requests_of_hosts_are_denied() {
         ("wicd with an address", wicd(WICD_USER, WICDS, wicd_node("win-1").names(&[Name::Ip("10.0.0.1")]))),
         ("serving without names", serving(KUBELET_USER, NODES, one())),
         ("serving with an empty list of names", served(&[])),
-        ("address with a mask", served(&[Name::RawIp(&[10, 0, 0, 1, 255, 255, 255, 255])])),
-        ("e-mail", served(&[Name::Dns("win-1"), Name::Email("admin@corp.example")])),
-        ("URI", served(&[Name::Dns("win-1"), Name::Uri("spiffe://corp.example/admin")])),
-        ("many names", serving(KUBELET_USER, NODES, node("win-1").names(&[const { Name::Dns("win-1") }; 101]))),
+        ("an IP address with a mask", served(&[Name::RawIp(&[10, 0, 0, 1, 255, 255, 255, 255])])),
+        ("an e-mail address", served(&[Name::Dns("win-1"), Name::Email("admin@corp.example")])),
+        ("a URI", served(&[Name::Dns("win-1"), Name::Uri("spiffe://corp.example/admin")])),
+        (
+            "more than 100 names",
+            serving(KUBELET_USER, NODES, node("win-1").names(&[const { Name::Dns("win-1") }; 101])),
+        ),
     ] {
         assert_denied("WrongNames", what, &csr);
     }
@@ -197,24 +200,27 @@ fn invalid_requests_of_hosts_are_denied() {
             served(&[Name::Ip("172.16.0.1"), Name::Dns("kubernetes.default.svc")]),
         ),
         ("the API server's name", served(&[Name::Dns("kubernetes.default.svc")])),
-        ("wildcard", served(&[Name::Dns("*.corp.example")])),
+        ("a wildcard", served(&[Name::Dns("*.corp.example")])),
         ("upper case DNS name", served(&[Name::Dns("WIN-1")])),
         ("DNS name with a dot behind", served(&[Name::Dns("win-1.")])),
         ("empty DNS name", served(&[Name::Dns("")])),
         ("DNS name that is the address", served(&[Name::Dns("10.0.0.1")])),
         ("suffix of a proven name", served(&[Name::Dns("corp.example")])),
-        ("IPv4 in IPv6", served(&[Name::Ip("::ffff:10.0.0.1")])),
-        ("neighbour in IPv6", served(&[Name::Ip("fd00::2")])),
-        ("loopback", served(&[Name::Ip("127.0.0.1")])),
+        ("a proven IPv4 address in the form of IPv6", served(&[Name::Ip("::ffff:10.0.0.1")])),
+        ("an IPv6 address of another host", served(&[Name::Ip("fd00::2")])),
+        ("a loopback address", served(&[Name::Ip("127.0.0.1")])),
     ] {
         assert_denied("ForeignName", what, &csr);
     }
     for (what, csr) in [
-        ("certificate authority", renewal(one().extension(BASIC_CONSTRAINTS, &ca))),
-        ("basic constraints at all", renewal(one().extension(BASIC_CONSTRAINTS, &not_ca))),
+        ("a CA certificate", renewal(one().extension(BASIC_CONSTRAINTS, &ca))),
+        ("basic constraints without a CA", renewal(one().extension(BASIC_CONSTRAINTS, &not_ca))),
         ("name constraints", renewal(one().extension(NAME_CONSTRAINTS, &not_ca))),
         ("unknown extension", renewal(one().extension(&[0x2a, 3, 4], &not_ca))),
-        ("names twice", serving(KUBELET_USER, NODES, one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")]))),
+        (
+            "two extensions with names",
+            serving(KUBELET_USER, NODES, one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")])),
+        ),
         ("extension that is not DER", serving(KUBELET_USER, NODES, one().extension(SAN, b"\x30\x7f"))),
     ] {
         assert_denied("UnexpectedExtension", what, &csr);
@@ -241,14 +247,14 @@ fn invalid_requests_of_hosts_are_denied() {
         assert_denied("BadSignature", what, &csr);
     }
     for (what, csr) in [
-        ("empty", renewal("")),
+        ("an empty text", renewal("")),
         ("not PEM", renewal(one().der())),
-        ("another type", renewal(one().pem().replace("CERTIFICATE REQUEST", "CERTIFICATE"))),
+        ("another PEM type", renewal(one().pem().replace("CERTIFICATE REQUEST", "CERTIFICATE"))),
         ("text before", renewal(format!("hello\n{}", one().pem()))),
         ("text after", renewal(format!("{}hello", one().pem()))),
         ("second block", renewal(one().pem() + &node("win-2").pem())),
         ("second block, by another user", node_client("alice", &[], one().pem() + &one().pem())),
-        ("headers", renewal(one().pem().replacen("-----\n", "-----\nA: b\n\n", 1))),
+        ("PEM headers", renewal(one().pem().replacen("-----\n", "-----\nA: b\n\n", 1))),
         ("bytes after the request", renewal(armour(&trailing))),
         ("a fourth part", renewal(armour(&with_part(&one().der(), &[4, 0])))),
         ("NULL behind the signature", renewal(armour(&with_part(&one().der(), &[5, 0])))),
@@ -257,7 +263,7 @@ fn invalid_requests_of_hosts_are_denied() {
     ] {
         assert_denied("BadEncoding", what, &csr);
     }
-    assert_denied("TooLarge", "huge", &renewal(one().pem() + &"\n".repeat(16 * 1024)));
+    assert_denied("TooLarge", "more than 16 KiB", &renewal(one().pem() + &"\n".repeat(16 * 1024)));
 }
 
 /// Adds an element to the outermost sequence.

@@ -16,12 +16,13 @@
 //! requester is a wicd user (only this operator and WMCO issue certificates for such users), or if a host's kubelet user sends it to one of kubelet's
 //! signers. The operator approves or denies such requests. It ignores all others, including those that a host's kubelet user sends to other signers:
 //! network plug-ins obtain their certificates in that way and have their own approvers. It also leaves requests undecided that may be valid but
-//! cannot be judged: a request for a host that is not proven yet, if it is valid or a bootstrap user sends it, and a request for a serving
-//! certificate with a name or address that the Node reports and nothing proves. A denial is final, and a user or another approver may know more.
+//! cannot be judged: a request for a host that is not proven yet, if it is valid or if a bootstrap user sends it before the host has a Node, and a
+//! request for a serving certificate with a name or address that the Node reports and nothing proves. A denial is final, and a user or another
+//! approver may know more.
 //!
 //! When WMCO is uninstalled, its Nodes have no approver until a pool adopts them. Until then, such a Node renews its certificates with its own
 //! user: for its own name and, in a serving certificate, for addresses and names that only this Node reports. This gives the host nothing new.
-//! All other requests of such a Node stay undecided.
+//! All other requests of such a Node stay undecided, except some that its wicd user sends to a wrong signer, which are denied.
 //!
 //! A denial is public: its reason is a constant, and its message quotes only a short, escaped part of the request.
 
@@ -42,15 +43,17 @@ use api::{Reason, names::user};
 pub use policy::{hosts_of, is_decided};
 pub use queue::{Outstanding, QueuePosition, is_finished, queue_position, verdict};
 
-/// Facts about one host of a pool, for the verdict on its certificate requests.
+/// Facts about one host, for the verdict on its certificate requests.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Name of the host's Node, in lower case.
     pub node_name: String,
-    /// Proven IP addresses or, with [`Self::renews`], IP addresses that only this Node reports. An approved serving certificate names only these.
+    /// Proven IP addresses or, with [`Self::renews`], IP addresses that only this Node reports. An approved serving certificate has no
+    /// other IP addresses.
     pub addresses: Vec<IpAddr>,
-    /// Proven DNS names or, with [`Self::renews`], DNS names that only this Node reports.
+    /// Proven DNS names or, with [`Self::renews`], DNS names that only this Node reports. An approved serving certificate has no other
+    /// DNS names.
     pub dns_names: Vec<String>,
     /// IP addresses that the Node reports and that are not proven. Another host may have them, too.
     pub reported_addresses: Vec<IpAddr>,
@@ -123,7 +126,7 @@ impl Kind {
         }
     }
 
-    /// Returns the kind of certificate that a signer issues for hosts.
+    /// Returns the kind of certificate that a signer issues for hosts; `None` for all other signers.
     pub fn of_signer(signer_name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.signer_name() == signer_name)
     }
@@ -152,7 +155,7 @@ impl Kind {
         }
     }
 
-    /// Returns a short name for object names and logs.
+    /// Returns a short name for object names, logs and messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::KubeletClient => "kubelet-client",

@@ -103,7 +103,7 @@ fn renewal(asked: Asked<'_>) -> Option<Assessment> {
             )),
         }),
         Err(fault) if claim.unclaimed => Some(open(format!(
-            "the operator does not decide it, because Node {node} has no WindowsInstance yet, and {}",
+            "the operator does not decide the request, because Node {node} has no WindowsInstance yet, and {}",
             fault.message
         ))),
         _ => None,
@@ -127,7 +127,7 @@ fn assess_claimed(asked: Asked<'_>) -> Assessment {
             Some(name) => {
                 let node = &claim.node_name;
                 let message = format!(
-                    "{name} is not proven to belong to node {node}: approve the request if it does, or, for an IP address, list the host under it"
+                    "{name} is not proven to belong to node {node}: approve the request if it does, or, for an IP address, list the host under this address"
                 );
                 Assessment::Open { message, node: Some(claim.node_name) }
             }
@@ -279,7 +279,7 @@ fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault
     let names = match (&request.alternative_names, kind) {
         (None, Kind::KubeletClient | Kind::WicdClient) => return Ok(()),
         (Some(_), Kind::KubeletClient | Kind::WicdClient) => {
-            return wrong("a client certificate has no subject alternative names".into());
+            return wrong("a client certificate must not have subject alternative names".into());
         }
         (None, Kind::KubeletServing) => &Vec::new(),
         (Some(names), Kind::KubeletServing) => names,

@@ -50,7 +50,7 @@ pub struct Outstanding {
 
 impl Outstanding {
     /// Records the current state of `csr`; `request` is its parsed `spec.request`. If that removes `csr` from its queue, returns the name of the
-    /// request that is now first in the queue.
+    /// request that is now first in the queue, if there is one.
     pub fn observe(
         &mut self,
         csr: &CertificateSigningRequest,

@@ -49,7 +49,7 @@ pub struct Request {
     pub common_names: Vec<String>,
     /// Every organisation of the subject, in order.
     pub organisations: Vec<String>,
-    /// The subject alternative names; `None` without that extension, or if there are too many.
+    /// Subject alternative names; `None` without that extension, or if there are more than [`MAX_NAMES`].
     pub(super) alternative_names: Option<Vec<AlternativeName>>,
     /// True if the key usage extension requests more than digital signature and key encipherment.
     pub(super) excess_key_usage: bool,
@@ -57,7 +57,7 @@ pub struct Request {
     pub(super) extended_key_usage: Option<ExtendedUsage>,
     /// `SubjectPublicKeyInfo`, DER.
     pub public_key: Vec<u8>,
-    /// The first fault of the request.
+    /// First fault of the request.
     pub(super) fault: Option<Fault>,
 }
 
@@ -156,7 +156,7 @@ impl Request {
             for attribute in rdn.iter() {
                 // Programs decode other string types differently, and could read different names.
                 if !matches!(attribute.attr_value().tag(), Tag::Utf8String | Tag::PrintableString) {
-                    self.fault("has a subject that is not plain text");
+                    self.fault("has a subject part that is neither a UTF8String nor a PrintableString");
                 }
                 let oid = attribute.attr_type();
                 let (is_common, is_organisation) = (*oid == OID_X509_COMMON_NAME, *oid == OID_X509_ORGANIZATION_NAME);
@@ -324,7 +324,8 @@ fn has_pkcs10_structure(request: &[u8]) -> bool {
     check().is_some()
 }
 
-/// Reports whether the extensions are the only value in the attribute's SET. This parser would not see a second value, but the signer might.
+/// Reports whether a list of extensions is not empty, and is the only value in the attribute's SET. This parser would not see a second value, but the
+/// signer might.
 fn is_only_value(set: &[u8], extensions: &[X509Extension<'_>]) -> bool {
     let Ok((content, header)) = Header::from_der(set) else { return false };
     // The parser drops unconsumed bytes from `set`, so with a second value, the length in the header exceeds the content.

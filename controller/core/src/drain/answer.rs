@@ -24,7 +24,8 @@ pub enum Answer {
     Terminating,
     /// The eviction is refused for now.
     RetryAfter {
-        /// Delay before the next attempt: the one that the server requests, or 20 seconds for an error of the budget; `None` = at the next pass.
+        /// Delay before the next attempt: the one that the server requests, up to one minute, or 20 seconds for an error of the budget; `None` = at
+        /// the next pass.
         after: Option<Duration>,
         /// Obstacle, without the pod's name: "budget cart needs 3 healthy pods and has 3".
         blocker: String,
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_of_the_eviction_handler() {
+    fn each_response_to_an_eviction_has_its_meaning() {
         let budget_cause = |text: &str| json!([{ "reason": "DisruptionBudget", "message": text }]);
         let violates = "Cannot evict pod as it would violate the pod's disruption budget.";
         let used_up = budget_cause("The disruption budget cart needs 3 healthy pods and has 3 currently");

@@ -25,7 +25,7 @@ pub struct Facts {
     pub daemon_set_exists: bool,
     /// Result of [`Rules::find`] for this pod.
     pub rule: Treatment,
-    /// Time after a pod's deletion time from which the drain no longer waits for the pod.
+    /// Time after a pod's deletion time from which the drain no longer waits for the pod. `None` if it always waits.
     pub skip_deleted_after: Option<Duration>,
 }
 
@@ -116,7 +116,7 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision
     if must_ask && has_empty_dir(pod) {
         if !options.delete_empty_dir_data {
             return EvictionDecision::Refuse(
-                "it keeps data in an emptyDir volume, which eviction deletes; move the data by hand, or set drain.deleteEmptyDirData to true",
+                "it keeps data in an emptyDir volume, which eviction deletes; save the data and delete the pod, or set drain.deleteEmptyDirData to true",
             );
         }
         warnings.push("the data in its emptyDir volumes is deleted");
@@ -346,7 +346,7 @@ mod tests {
             ("rule orders", pod(json!({})), drains(-3), &free, first),
             ("rule lets run", pod(json!({})), lets_run(1), &free, WaitCompleted { order: 1 }),
             ("rule lets run, has run", pod(finished()), lets_run(0), &free, evict(&[])),
-            ("the filter goes before a rule", pod(bare()), skips(0), &strict, Refuse("")),
+            ("a refusal goes before a rule", pod(bare()), skips(0), &strict, Refuse("")),
             ("DaemonSet goes before a rule", pod(of_daemon_set()), drains(0), &free, Skips(DaemonSet)),
             ("label skips", pod(label("skip")), drains(3), &free, Skips(Rule)),
             ("label lets run", pod(label("wait-completed")), facts, &free, WaitCompleted { order: 0 }),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// cordon is known after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cordon {
-    /// The operation that holds the cordon.
+    /// Id of the operation that holds the cordon.
     pub operation_id: String,
     /// True if another client had cordoned the Node before; it stays cordoned afterwards.
     pub pre_cordoned: bool,
@@ -26,13 +26,13 @@ pub fn is_cordoned(node: &Node) -> bool {
 }
 
 /// Reports whether a Node is cordoned and labelled as upgrading, as the legacy operator leaves it if it stops during an upgrade. Any client may
-/// set that label, so it counts only on a node that this operator has not changed yet.
+/// set that label, so the caller must check that this operator has not changed the node yet.
 pub fn is_of_the_legacy_operator(node: &Node) -> bool {
     is_cordoned(node) && cordoned_by(node).is_none() && node.labels().get(UPGRADING).is_some_and(|v| v == "true")
 }
 
 impl Cordon {
-    /// Decides, from the state of the Node before the operation, whether another client has cordoned it. Pure.
+    /// Returns the cordon for an operation. Concludes from the state of the Node before the operation whether another client has cordoned it. Pure.
     ///
     /// A cordon with the annotation of another operation was left behind by an earlier operation of this operator; it is taken over.
     pub fn plan(node: &Node, operation_id: impl Into<String>) -> Self {
@@ -114,7 +114,7 @@ mod tests {
         let only_forget = Some((Value::Null, None));
         let keep = (KEEP_CORDONED, "true");
         let ours = (CORDONED_BY, "op-1");
-        // name, Node, foreign before the operation, take, release
+        // Columns: case, Node, cordoned by another client before the operation, effect of taking, effect of releasing.
         let cases = vec![
             ("free", node(false, &[]), false, set.clone(), None),
             ("another client's", node(true, &[]), true, None, None),
@@ -125,7 +125,7 @@ mod tests {
             ("an empty annotation owns nothing", node(true, &[(CORDONED_BY, "")]), true, None, None),
             ("ours, to be kept", node(true, &[ours, keep]), false, None, only_forget.clone()),
             ("keep must be true", node(true, &[ours, (KEEP_CORDONED, "false")]), false, None, lift),
-            ("kept without us", node(true, &[keep]), true, None, None),
+            ("another client's, to be kept", node(true, &[keep]), true, None, None),
         ];
         for (name, node, pre_cordoned, take, release) in cases {
             let cordon = Cordon::plan(&node, "op-1");

@@ -24,7 +24,7 @@ pub struct InvalidRule {
 /// Drain settings of a pool.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Deadline, from the stored start; `None` or zero = no deadline.
+    /// Time from the stored start of the drain to its deadline; `None` or zero = no deadline.
     pub timeout: Option<Duration>,
     /// Action at the deadline.
     pub on_timeout: OnTimeout,

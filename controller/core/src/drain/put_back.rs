@@ -15,9 +15,9 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 /// Pod that was created on a cordoned node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutBack {
-    /// Message that names the controller and the remedy. It is the same for all pods of a controller.
+    /// Message with the controller and the remedy, the same for all pods of a controller.
     pub why: String,
-    /// Remaining time before the pod may be evicted. The delay doubles with each eviction.
+    /// Remaining time before the pod may be evicted. The delay about doubles with each eviction.
     pub wait: Duration,
 }
 
@@ -58,8 +58,8 @@ mod tests {
             }}))
             .unwrap()
         };
-        assert_eq!(put_back(&pod(-500), at(0), at(20)), None, "it was there before");
-        assert_eq!(put_back(&pod(15), at(0), at(20)), None, "it may have been on its way");
+        assert_eq!(put_back(&pod(-500), at(0), at(20)), None, "the pod was there before the cordon");
+        assert_eq!(put_back(&pod(15), at(0), at(20)), None, "the pod may have been scheduled before the cordon");
         // Each pod is evicted as soon as possible, and its successor is created one second later.
         let (mut now, mut evictions) = (16, Vec::new());
         let why = put_back(&pod(16), at(0), at(16)).unwrap().why;

@@ -22,7 +22,7 @@ mod tests {
     use api::{Drain, OnTimeout};
 
     #[test]
-    fn what_is_not_set_is_as_documented() {
+    fn missing_settings_have_their_documented_defaults() {
         let options = options(&Drain::default());
         assert_eq!(options.timeout, Some(Duration::from_hours(1)));
         assert_eq!(options.on_timeout, OnTimeout::Wait);

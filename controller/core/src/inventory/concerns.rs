@@ -28,9 +28,9 @@ fn may_await_hosts(pool: &WindowsNodePool) -> bool {
 }
 
 /// Reports whether the hosts of a pool must be reconciled for `after`, if they have last seen `before`. Hosts read everything that users write to
-/// their pool, its deletion, its desired version, its recorded acts and its unclean hosts. They also read the status and
-/// reason of three conditions, for facts that no other object shows: a pause, the presence of another operator, and missing permissions. The rest of
-/// the status changes with the progress of each host, and is for users.
+/// their pool, its deletion, its desired version, its recorded acts and its unclean hosts. They also read the status and reason of three conditions,
+/// for facts that no other object shows: a pause, the presence of another operator, and missing permissions of wicd. The rest of the status changes
+/// with the progress of each host, and is for users.
 pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
     let (was, is) = (&before.metadata, &after.metadata);
     let same_object = was.uid == is.uid && was.deletion_timestamp == is.deletion_timestamp;
@@ -140,7 +140,7 @@ mod tests {
             ),
             ("a pause that begins", |p| p["status"]["conditions"][1]["status"] = json!("True"), true),
             ("another operator", |p| p["status"]["conditions"][0]["type"] = json!("Stalled"), true),
-            ("missing permissions", |p| p["status"]["conditions"][2]["status"] = json!("False"), true),
+            ("missing permissions of wicd", |p| p["status"]["conditions"][2]["status"] = json!("False"), true),
         ];
         for (about, change, expected) in cases {
             assert_eq!(concerns_hosts(&before, &pool(&change)), expected, "{about}");

@@ -143,8 +143,8 @@ fn returned(instance: &WindowsInstance) -> Map<String, Value> {
     ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), Value::Null)).collect()
 }
 
-/// Reports whether an entry comes from another place than before: source, file or Machine. A new line number or revision does not count: otherwise one inserted line would cause
-/// a write to thousands of instances.
+/// Reports whether an entry comes from another place than before: another source, file, Machine or provider ID. A new line number or revision does
+/// not count: otherwise one inserted line would cause a write to thousands of instances.
 fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
     let place = |o: &Origin| (o.source.clone(), o.file.clone(), o.machine.clone(), o.provider_id.clone());
     before.is_none_or(|before| place(before) != place(now))
@@ -239,7 +239,7 @@ pub enum Write {
         name: String,
         /// Merge patch.
         patch: Value,
-        /// Part of the patch that applies even if the instance has changed meanwhile.
+        /// Part of the patch that applies even if the instance has changed meanwhile. `None` unless a user has confirmed the removal.
         mark: Option<Value>,
         /// Reason why the host leaves.
         why: String,

@@ -17,7 +17,7 @@ use super::{
     removals::Presence,
 };
 
-/// Maximum number of hosts of one list that are asked for their names at a time. Further hosts wait until some of these hosts have become nodes.
+/// Maximum number of hosts of one list that are asked for their names at a time. Further hosts wait until the names of some of these hosts are known.
 pub const MAX_ASKED: usize = 1000;
 
 /// Observed state of a list.
@@ -165,7 +165,7 @@ impl List {
     pub fn limit_queries(&mut self) {
         let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
         let message = format!(
-            "the names of {} hosts of the list are unknown, and the operator contacts only the first {MAX_ASKED} of them; {} and the following entries come next when others have become nodes: remove hosts that do not answer, or use several pools",
+            "the names of {} hosts of the list are unknown, and the operator contacts only the first {MAX_ASKED} of them; {} and the following entries come next when the names of others are known: remove hosts that do not answer, or use several pools",
             self.to_ask.len(),
             place.0
         );

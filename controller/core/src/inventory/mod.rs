@@ -43,9 +43,9 @@ pub struct HostList {
     pub problems: Vec<EntryError>,
     /// Source of the list. `None` for the pool's own list.
     pub status: Option<InventoryStatus>,
-    /// Reason why a newer list is not used, or not known.
+    /// Reason why a newer list is not used, or is not known. `None` if the list is the newest one.
     pub trouble: Option<SourceError>,
-    /// Start of the earlier read that provided the list, because a repository is not fetched each time.
+    /// Start of the earlier read that provided the list, because a repository is not fetched each time. `None` if this read provided it.
     pub as_of: Option<ownership::ReadStart>,
     /// Time when the source was last read. `None` for the pool's own list, and for a list that was kept from an earlier read.
     pub read_at: Option<Timestamp>,

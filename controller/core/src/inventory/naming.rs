@@ -266,8 +266,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the name of a host that was asked: that of the Node at its address, that of the instance with its identity, or the hostname that it
-    /// reports. `None` if the host was not asked yet.
+    /// Returns the name of a host that was asked: the name of the Node at its address, the name of the instance with its identity, or the hostname
+    /// that it reports. `None` if the host was not asked yet. Fails if the host must not or cannot be asked, or if its name cannot be used.
     fn reported(&self, n: usize) -> Result<Option<String>, Why> {
         let (entry, names) = (&self.entries[n], self.names);
         if let Some(why) = (names.forbidden)(entry) {

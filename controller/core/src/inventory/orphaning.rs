@@ -14,9 +14,9 @@ pub struct DeletedKinds {
     pub instances: bool,
 }
 
-/// Reports whether a pool releases all leaving hosts unchanged. A deletion with `--cascade=orphan` shows in the finalizer of the garbage
-/// collector or, once that is removed, in instances without an owner reference to the pool. The first sign that is seen is recorded in the pool's
-/// status.
+/// Reports whether a pool releases all leaving hosts unchanged: by its deletion policy, or because it is deleted together with its kind or with
+/// `--cascade=orphan`. Such a deletion shows in the finalizer of the garbage collector or, once that is removed, in instances without an owner
+/// reference to the pool. The first sign that is seen is recorded in the pool's status.
 pub fn orphans_all_hosts(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going: DeletedKinds) -> bool {
     let is_orphaning = || pool.finalizers().iter().any(|f| f == ORPHAN_DEPENDENTS);
     let is_deserted = || mine.iter().any(|i| !i.is_deleting() && !is_owned_by(i, pool));

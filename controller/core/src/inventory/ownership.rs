@@ -164,7 +164,7 @@ impl HostOwners {
 
     /// Releases the hosts of a pool that is being deleted and lists none any more. The times since which its hosts are missing are kept:
     /// otherwise every reconcile would find all other lists outdated, and the pool would wait forever. Returns the pools to reconcile: those that
-    /// wait for its list, and those that have hosts which it listed.
+    /// wait for its list, and those that have the hosts of its refused entries.
     pub fn release(&mut self, pool: &str) -> BTreeSet<String> {
         let listed = self.pools.remove(pool).is_some();
         let waiting = self.waiting.keys().filter(|waiting| listed && *waiting != pool).cloned();
@@ -180,7 +180,7 @@ impl HostOwners {
     }
 
     /// Records the entries of a pool that are refused because other pools have the hosts, each with its owner. Returns the owners whose hosts are
-    /// newly refused or no longer refused: they must decide again whether to hand over these hosts.
+    /// newly refused or no longer refused, and all owners after a change of the pool: they must decide again whether to hand over these hosts.
     pub fn refuse(&mut self, pool: &WindowsNodePool, entries: BTreeMap<String, String>) -> BTreeSet<String> {
         let now = Refused {
             generation: pool.metadata.generation,
@@ -200,7 +200,7 @@ impl HostOwners {
         new.chain(gone).collect()
     }
 
-    /// Returns the first other pool that lists a host.
+    /// Returns the first other pool, by name, that lists a host and is not being deleted.
     pub fn other(&self, pool: &str, host: &str, address: &str, pools: &[Arc<WindowsNodePool>]) -> Option<String> {
         let address = canonical(address);
         let lists = |other: &&WindowsNodePool| self.lists(other, host, &address);
@@ -209,7 +209,8 @@ impl HostOwners {
         others.into_iter().next()
     }
 
-    /// Reports whether a pool lists a host, by its name or by its canonical address.
+    /// Reports whether a pool lists a host by its name. In a list outside of the spec, an entry without a known name counts, too, if it has the
+    /// host's canonical `address`.
     pub fn lists(&self, pool: &WindowsNodePool, host: &str, address: &str) -> bool {
         if let Some(hosts) = &pool.spec.inventory.hosts {
             return hosts.iter().any(|h| h.name == host);

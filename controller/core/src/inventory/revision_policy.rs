@@ -19,7 +19,7 @@ pub struct Newest<'a> {
     pub version: Option<Ordering>,
     /// True if the pool accepts a revision that does not descend from the one in force, or has a lower version.
     pub may_jump: bool,
-    /// Reason why the signature is not trusted, if the pool requires one.
+    /// Reason why the signature is not trusted. `None` if it is trusted, or if the pool requires none.
     pub distrust: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     })
 }
 
-/// Returns the branch or tag of a revision.
+/// Returns the branch or tag of a revision; `None` for a commit without one.
 pub fn name(revision: &str) -> Option<&str> {
     revision.rsplit_once('@').map(|(name, _)| name)
 }

@@ -19,7 +19,7 @@ pub enum Second {
     No,
     /// The addresses of the host are not known yet.
     Unknown,
-    /// The named Node has an address of the host.
+    /// The named Node has an address of the host, and no instance.
     Of(String),
 }
 

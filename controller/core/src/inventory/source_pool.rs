@@ -1,4 +1,4 @@
-//! Changes to the pool that the operator creates for a source of the legacy operator. Pure.
+//! Changes to the pool that the operator creates for a source: the ConfigMap of the legacy operator, or Machines. Pure.
 
 use std::sync::Arc;
 

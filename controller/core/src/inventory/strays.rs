@@ -10,8 +10,8 @@ use super::address::canonical;
 use crate::node::addresses;
 
 /// Returns the sorted names of Nodes with the label [`key::BYOH`] that are not hosts of any pool. `hosts` are the names of all instances and all
-/// listed hosts; `unnamed` are addresses of entries whose hosts have not reported their names yet. If one of these addresses is a DNS name, any Node may be
-/// its host, so the result is empty.
+/// listed hosts; `unnamed` are addresses of entries whose hosts have not reported their names yet. If one of these addresses is a DNS name, any Node
+/// may be its host, so the result is empty.
 pub fn strays<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     hosts: &BTreeSet<String>,

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 
 use crate::{enumeration::first_names, node::owner::has_annotation};
 
-/// Returns the sorted names of the Nodes that WMCO created and that do not belong to this operator. Nodes with an instance belong to it, and released
-/// Nodes whose version it has rendered: `is_ours` returns whether this operator has rendered a version.
+/// Returns the sorted names of the Nodes that WMCO created and that do not belong to this operator. Nodes with an instance belong to it, and so do
+/// released Nodes whose version it has rendered: `is_ours` returns whether this operator has rendered a version.
 pub fn wmco_nodes<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     has_instance: &dyn Fn(&str) -> bool,
@@ -29,7 +29,7 @@ pub fn how_to_begin(pool: &str) -> String {
     format!(r#"set its mode to Apply: kubectl patch wnp {pool} --type merge -p '{{"spec":{{"mode":"Apply"}}}}'"#)
 }
 
-/// Explains why a pool was created in mode Plan, and how its takeover begins.
+/// Returns the message about a pool that the operator created in mode Plan: the cause, and how the takeover begins.
 pub fn takeover_waits(pool: &str, nodes: &[String]) -> String {
     format!(
         "nodes of the Windows Machine Config Operator are in this cluster ({}), so the operator created this pool in mode Plan: read its \

@@ -203,10 +203,18 @@ mod tests {
                 &down,
                 false,
             ),
-            ("below checks", ClusterApi, nested.clone(), &none, &none, &down, true),
-            ("below checks, another status", ClusterApi, nested.clone(), &none, &none, &unknown, true),
-            ("of the Machine", ClusterApi, of_machine.clone(), &none, &unready, &down, true),
-            ("of another Machine", ClusterApi, of_machine, &none, &none, &down, false),
+            ("a condition below spec.checks", ClusterApi, nested.clone(), &none, &none, &down, true),
+            (
+                "a condition below spec.checks, with another status",
+                ClusterApi,
+                nested.clone(),
+                &none,
+                &none,
+                &unknown,
+                true,
+            ),
+            ("a condition that the Machine has", ClusterApi, of_machine.clone(), &none, &unready, &down, true),
+            ("a condition that the Machine does not have", ClusterApi, of_machine, &none, &none, &down, false),
             ("too many are unhealthy", OpenShift, both.clone(), &says("False"), &none, &down, false),
             ("too many, and the Node is gone", OpenShift, both.clone(), &says("False"), &none, &gone, false),
             ("the last one that it may replace", OpenShift, limited(json!(1)), &says("True"), &none, &down, true),
@@ -219,8 +227,8 @@ mod tests {
             ("a percentage", OpenShift, limited(json!("40%")), &counts(5, 3), &none, &down, true),
             ("a malformed limit", OpenShift, limited(json!("many")), &counts(5, 0), &none, &down, true),
             ("no limit", OpenShift, both, &counts(5, 0), &none, &down, true),
-            ("triggered", ClusterApi, triggered(json!(2)), &counts(5, 3), &none, &down, true),
-            ("not triggered", ClusterApi, triggered(json!("20%")), &counts(5, 3), &none, &down, false),
+            ("as many as the trigger allows", ClusterApi, triggered(json!(2)), &counts(5, 3), &none, &down, true),
+            ("more than the trigger allows", ClusterApi, triggered(json!("20%")), &counts(5, 3), &none, &down, false),
         ] {
             let check = object(json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": spec, "status": of_check}));
             let machine = object(json!({"metadata": {"name": "m", "namespace": "ns"}, "status": of_machine}));

@@ -165,12 +165,12 @@ mod tests {
         for (about, machines, vanishing, dismissed) in [
             ("existing", with(|_| ()), false, false),
             ("missing", vec![], true, false),
-            ("one of that name in another API", with(of_cluster_api), true, false),
+            ("a Machine of that name in another API", with(of_cluster_api), true, false),
             ("being deleted", with(|m| m.deleting = true), true, false),
             ("failed", with(|m| m.phase = "Failed".into()), false, false),
             ("ignored", with(|m| m.ignored = true), false, true),
             ("ignored and being deleted", with(|m| (m.ignored, m.deleting) = (true, true)), true, false),
-            ("without its label", with(|m| m.windows = false), false, false),
+            ("without the label for Windows", with(|m| m.windows = false), false, false),
             ("of another MachineSet", with(|m| m.source = Some(Source { set: None, ..source() })), false, false),
         ] {
             let found = departures(MachineGroup::OpenShift, &machines, &[("ns/m".into(), "w".into())]);

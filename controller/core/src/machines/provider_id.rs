@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_used_is_one_printable_word(id in ".{0,40}") {
+        fn a_used_provider_id_is_one_printable_word(id in ".{0,40}") {
             let all = [machine("m", Some(&id))];
             if let Ok(Some(id)) = ProviderIds::of(&all).usable(&all[0]) {
                 prop_assert!(id.bytes().all(|b| b.is_ascii_graphic()) && id.contains("://"));

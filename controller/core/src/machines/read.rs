@@ -24,7 +24,7 @@ pub struct Source {
     pub group: MachineGroup,
     /// Namespace of the Machines.
     pub namespace: String,
-    /// Name of the MachineSet.
+    /// Name of the MachineSet. `None` for the Machines that no MachineSet owns.
     pub set: Option<String>,
 }
 

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_removed_from_a_node() {
+    fn only_recorded_metadata_or_the_default_taint_may_be_removed() {
         let legacy = json!({"kubernetes.io/os": "windows"});
         let ours = json!({key::POOL: "a"});
         let record = |uid: Option<&str>| applied(&["x"], &["hall:NoSchedule"]).record(uid.map(Into::into));

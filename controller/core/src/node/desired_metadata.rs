@@ -15,7 +15,7 @@ pub struct DesiredNodeMetadata {
     pub annotations_if_missing: BTreeMap<String, String>,
     /// Labels and annotations of this or the legacy operator that must be removed.
     pub stale: Vec<&'static str>,
-    /// Provider ID of the machine, written only if the Node has none: the API server accepts it once.
+    /// Provider ID of the Machine, written only if the Node has none: the API server accepts it once.
     pub provider_id: Option<String>,
     /// Taints of the Node.
     pub taints: Vec<Taint>,

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_is_not_kept() {
+    fn large_parts_of_a_node_are_not_kept() {
         let kept = serde_json::to_value(node(|_| ())).unwrap();
         for path in [
             "/metadata/managedFields",

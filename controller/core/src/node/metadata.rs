@@ -212,10 +212,13 @@ mod tests {
         assert_eq!((&p["metadata"]["uid"], &p["metadata"]["resourceVersion"]), (&json!("u"), &json!("7")));
         let done = apply(&fresh, &p);
         let had = Applied::of(&first);
-        assert_eq!(patch(&done, &first, &had), None, "once is enough");
+        assert_eq!(patch(&done, &first, &had), None, "a second patch changes nothing");
         let labelled = DesiredNodeMetadata { labels: strings(&[("x", "1"), ("y", "2")]), ..first.clone() };
         let p = patch(&done, &labelled, &had).unwrap();
-        assert!(p["metadata"].get("resourceVersion").is_none(), "no list is written whole: {p}");
+        assert!(
+            p["metadata"].get("resourceVersion").is_none(),
+            "without a list of taints, the patch needs no resource version: {p}"
+        );
         assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "1"), ("y", "1")]));
 
         let second = DesiredNodeMetadata {
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_in_words() {
+    fn a_patch_is_described_by_its_changed_parts() {
         for (patch, expected) in [
             (json!({"metadata": {"uid": "u"}}), vec![]),
             (

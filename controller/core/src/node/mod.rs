@@ -49,8 +49,8 @@ pub fn is_ready_unknown(node: &Node) -> bool {
     conditions(node).iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
-/// Returns true if the Node is Ready, the time of the last transition, and the message of the condition Ready, or a text in place of a missing
-/// message.
+/// Returns the state of the condition Ready of a Node: true if the Node is Ready, the time of the last transition, and the message. A text replaces a
+/// missing message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     match conditions(node).iter().find(|c| c.type_ == "Ready") {
         Some(c) => {

@@ -11,7 +11,7 @@ use api::{
 const SILENT_AFTER: Duration = REPORT_INTERVAL.saturating_mul(3);
 /// Interval between checks while wicd is silent.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
-/// Maximum length of the reported time in a message.
+/// Maximum length of the reported time in a message, in characters.
 const MAX_TEXT_CHARS: usize = 40;
 
 /// Returns the message about a silent wicd, or `None` if it reports. `reported` is the time of the last report, `unchanged` the time for which this

@@ -51,7 +51,7 @@ impl Default for Case {
 }
 
 impl Case {
-    /// Returns the results for each purpose, or one if all are the same.
+    /// Returns the results for the purposes join, keep and remove, or one result if all are the same.
     fn answers(&self) -> String {
         let owner = of(HERE, "win-1");
         let meant = ExpectedHost {
@@ -118,7 +118,7 @@ fn hosts_are_identified_by_machine_owner_and_node() {
             conflict,
         ),
         (
-            "a second entry for a machine that is a node, restarted since or not",
+            "a second entry for a machine that is a node",
             Case { others: lives(), ..owned_by(HERE, "win-2") },
             "HostConflict, NotThisMachine, anothers cluster-here win-2",
         ),
@@ -138,62 +138,62 @@ fn hosts_are_identified_by_machine_owner_and_node() {
             "HostConflict, meant, meant",
         ),
         (
-            "another cluster's",
+            "a host of another cluster",
             owned_by(THERE, "win-1"),
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers cluster-there win-1",
         ),
         (
-            "another cluster's, of the name of a Node here",
+            "a host of another cluster, with the name of a Node here",
             Case { node: NodeProof::Unproven, ..owned_by(THERE, "win-1") },
             elsewhere,
         ),
         (
-            "another cluster's that may be taken over",
+            "a host of another cluster that may be taken over",
             Case { take_over_from: from(THERE), declared: true, ..owned_by(THERE, "win-1") },
             "supersedes cluster-there win-1, HostOfAnotherCluster, anothers cluster-there win-1",
         ),
         (
-            "another cluster's that may be taken over, with a key that is not declared",
+            "a host of another cluster that may be taken over, with a key that is not declared",
             Case { take_over_from: from(THERE), ..owned_by(THERE, "win-1") },
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers cluster-there win-1",
         ),
         (
-            "a third cluster's",
+            "a host of a cluster that spec.takeOverFrom does not name",
             Case { take_over_from: from(THERE), declared: true, ..owned_by("third", "win-1") },
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers third win-1",
         ),
         (
-            "another cluster's that may be taken over, but its name is that of a Node here",
+            "a host of another cluster that may be taken over, with the name of a Node here",
             Case { node: NodeProof::Proven, take_over_from: from(THERE), declared: true, ..owned_by(THERE, "win-1") },
             elsewhere,
         ),
         (
-            "on record without a cluster, and the Node is its own",
+            "a record without a cluster, and a proven Node",
             Case { node: NodeProof::Proven, ..owned_by("", "win-1") },
             "supersedes  win-1",
         ),
         (
-            "on record without a cluster, and nothing proves it",
+            "a record without a cluster, and nothing proves it",
             owned_by("", "win-1"),
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers  win-1",
         ),
         (
-            "on record without a cluster as another Node",
+            "a record without a cluster that names another Node",
             Case { node: NodeProof::Proven, ..owned_by("", "win-2") },
             elsewhere,
         ),
         (
-            "the legacy operator's, and the Node is here",
+            "a host of the legacy operator with a proven Node",
             Case { has_kubelet: true, node: NodeProof::Proven, ..case() },
             "meant",
         ),
         (
-            "the legacy operator's, and there is no Node",
+            "a host of the legacy operator without a Node",
             Case { has_kubelet: true, ..case() },
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers  ",
         ),
         (
-            "the legacy operator's of a cluster that is gone",
+            "a host of the legacy operator that may be taken over from an unknown cluster",
             Case { has_kubelet: true, declared: true, take_over_from: from(UNKNOWN_CLUSTER), ..case() },
             "supersedes  , HostOfAnotherCluster, anothers  ",
         ),

@@ -217,8 +217,8 @@ mod tests {
         };
         for (name, seen, expected) in [
             ("files are missing", but(|s| s.state.missing = vec!["x".into()]), Upload),
-            ("nothing is in place", but(|s| s.state.marker = None), Configure),
-            ("in place, but the keys were made by an operator that died", but(no_certificates), Configure),
+            ("the host has no record of its configuration", but(|s| s.state.marker = None), Configure),
+            ("the keys were made by an operator that died", but(no_certificates), Configure),
             (
                 "a certificate is about to end",
                 but(|s| {
@@ -227,7 +227,7 @@ mod tests {
                 Configure,
             ),
             (
-                "keys are made, a restart is needed",
+                "keys are made, and a restart is needed",
                 but(|s| {
                     keys_made(s);
                     s.state.reboot_required = Some("Containers".into());
@@ -236,7 +236,7 @@ mod tests {
             ),
             ("keys are made", but(keys_made), Certify),
             (
-                "one is issued",
+                "one of two certificates is issued",
                 but(|s| {
                     keys_made(s);
                     s.issued = pem();
@@ -245,7 +245,7 @@ mod tests {
                 Certify,
             ),
             (
-                "both are issued",
+                "both certificates are issued",
                 but(|s| {
                     keys_made(s);
                     s.issued = pem();
@@ -254,8 +254,8 @@ mod tests {
             ),
             ("wicd is stopped", but(|s| s.state.wicd = ServiceState::Stopped), Start),
             ("another wicd runs", but(|s| s.state.wicd_sha256 = Some("old".into())), Start),
-            ("all runs, but the Node was deleted", finished(), Start),
-            ("all was started", but(|s| s.started = true), Register),
+            ("all services run, but the Node was deleted", finished(), Start),
+            ("all services were started", but(|s| s.started = true), Register),
         ] {
             assert_eq!(on_host(&wanted(), None, &seen, now()), expected, "{name}");
         }
@@ -293,19 +293,35 @@ mod tests {
         let started = but(|s| s.started = true);
         let leaves = DesiredJoin { leaves_boot: Some("1".into()), ..wanted() };
         for (name, wanted, node, host, expected) in [
-            ("services are restarted", &restarts, node("1-a", "1"), finished(), OnHost::Start),
-            ("once", &restarts, node("1-a", "1"), started, OnHost::Joined),
-            ("the host is restarted", &leaves, node("1-a", "1"), on("1"), OnHost::Reboot),
-            ("its Node still reports the version before", &leaves, node("1-a", "1"), on("2"), OnHost::Register),
-            ("all is new", &leaves, node("1-a", "2"), on("2"), OnHost::Joined),
+            ("services must be restarted", &restarts, node("1-a", "1"), finished(), OnHost::Start),
+            ("services were restarted", &restarts, node("1-a", "1"), started, OnHost::Joined),
+            ("the host must be restarted", &leaves, node("1-a", "1"), on("1"), OnHost::Reboot),
+            (
+                "the host was restarted, and its Node still reports the boot before",
+                &leaves,
+                node("1-a", "1"),
+                on("2"),
+                OnHost::Register,
+            ),
+            ("host and Node have the new boot", &leaves, node("1-a", "2"), on("2"), OnHost::Joined),
         ] {
             assert_eq!(on_host(wanted, Some(&node), &host, now()), expected, "{name}");
         }
         for (name, wanted, node, expected) in [
-            ("until kubelet has started", &leaves, node("1-a", "1"), WithoutConnection::Register),
+            ("kubelet has not started since the restart", &leaves, node("1-a", "1"), WithoutConnection::Register),
             ("a user requests a restart", &restarts, asks("1", "0"), WithoutConnection::Reboot),
-            ("a user did, and it has happened", &leaves, asks("2", "0"), WithoutConnection::Register),
-            ("that may wait until all is right", &restarts, asks("1", "1-a"), WithoutConnection::Joined),
+            (
+                "a user requests a restart, and this operation has restarted the host",
+                &leaves,
+                asks("2", "0"),
+                WithoutConnection::Register,
+            ),
+            (
+                "a requested restart waits if the host is in its desired state",
+                &restarts,
+                asks("1", "1-a"),
+                WithoutConnection::Joined,
+            ),
         ] {
             assert_eq!(without_connection(wanted, Some(&node), true), expected, "{name}");
         }

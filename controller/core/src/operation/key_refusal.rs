@@ -33,7 +33,7 @@ const SAME_KEY: &str = "the host accepted one of these keys before, so the fault
 /// Meaning of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// No meaning yet: the host has not refused for long enough, or the keys have changed.
+    /// No meaning yet: no refusal is recorded, the host has not refused for long enough, or the listed keys have changed or cannot be read.
     Nothing,
     /// The host rejects every listed key, and it is not a node yet, or the key that it last accepted is not listed.
     LockedOut,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_refusal_means() {
+    fn only_a_lasting_refusal_of_the_listed_keys_has_a_meaning() {
         use Meaning::{LockedOut, Nothing, Unclear};
         let (long, short) = (refusal(&["new"], 300), refusal(&["new"], 299));
         let (backwards, both) = (refusal(&["new"], -300), refusal(&["new", "newer"], 300));

@@ -1,4 +1,4 @@
-//! Next step of an operation on one host, and the meaning of its failures.
+//! Operations on one host: the checks before them, their next step, and the meaning of their failures.
 
 pub mod authorized_keys;
 pub mod host_key_problem;

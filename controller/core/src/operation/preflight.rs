@@ -246,7 +246,8 @@ fn services(state: &HostState) -> Option<Fault> {
 
 fn disk(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
     let free = state.machine.disk_free;
-    (free < asked.needed).then_some(Fault::DiskFull { free_mib: free >> 20, needed_mib: (asked.needed >> 20) + 1 })
+    (free < asked.needed)
+        .then_some(Fault::DiskFull { free_mib: free >> 20, needed_mib: asked.needed.div_ceil(1 << 20) })
 }
 
 fn plugin(clsid: &str, state: &HostState) -> Option<Fault> {

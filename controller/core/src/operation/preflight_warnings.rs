@@ -11,8 +11,8 @@ use jiff::Timestamp;
 
 use super::windows_versions;
 
-/// Directories whose files an antivirus should not check, because it slows them down or keeps them open: programs and settings, layers of images
-/// and containers, volumes of pods.
+/// Directories whose files an antivirus should not check, because a check slows down the access to a file or keeps it open: programs and settings,
+/// layers of images and containers, volumes of pods.
 pub const PATHS_TO_EXCLUDE: [&str; 3] = [r"C:\k", r"C:\ProgramData\containerd", r"C:\var\lib\kubelet"];
 /// Maximum number of names from a host in a message, and maximum number of characters of each.
 const NAMES: (usize, usize) = (8, 40);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_instances_on_aws() {
+    fn a_name_that_no_aws_instance_has_is_a_warning() {
         for (name, expected) in [
             (None, true),
             (Some("ip-10-0-12-7.ec2.internal"), true),

@@ -72,8 +72,8 @@ impl AccountFault {
     }
 }
 
-/// Checks the accounts of a pool on a host, and returns the usable ones as text. `state` is the host's response to a request with these accounts.
-/// A pool with a plugin can have hosts without a domain: whether the plugin can retrieve a password is not known before a pod needs it.
+/// Checks the accounts of a pool on a host, and returns them as text if all are usable. `state` is the host's response to a request with these
+/// accounts. A pool with a plugin can have hosts without a domain: whether the plugin can retrieve a password is not known before a pod needs it.
 ///
 /// # Errors
 /// The worst fault: a missing domain, then an unusable account, then an unknown account.
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_of_a_host() {
+    fn the_worst_fault_of_the_accounts_is_reported() {
         use AccountState::{NotAllowed, NotFound, NotManaged, Unknown, Usable};
         let joined = Some("corp.example.com");
         type Found = &'static [(&'static str, AccountState)];
@@ -145,7 +145,7 @@ mod tests {
             ),
             ("usable", &["web"], joined, &[("web", Usable)], None, ""),
             (
-                "one of two",
+                "one of two accounts is not usable",
                 &["web", "db"],
                 joined,
                 &[("web", Usable), ("db", NotAllowed)],
@@ -168,9 +168,9 @@ mod tests {
                 Some("AccountNotUsable"),
                 "not a group Managed",
             ),
-            ("not reported", &["web"], joined, &[], Some("AccountUnknown"), "web"),
+            ("an account is not reported", &["web"], joined, &[], Some("AccountUnknown"), "web"),
             (
-                "not known",
+                "the state of one account is unknown",
                 &["web", "db"],
                 joined,
                 &[("web", Usable), ("db", Unknown)],
@@ -178,7 +178,7 @@ mod tests {
                 "Accounts db;",
             ),
             (
-                "the worst first",
+                "an unusable account goes before an unknown one",
                 &["web", "db"],
                 joined,
                 &[("web", Unknown), ("db", NotFound)],

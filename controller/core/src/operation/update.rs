@@ -194,7 +194,7 @@ pub enum Blame {
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
-    /// The kind of the operation.
+    /// Type of the operation.
     pub type_: GrantType,
     /// True if something on the host may have been changed.
     pub irrevocable: bool,
@@ -213,7 +213,7 @@ pub struct Failure {
 /// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
-    /// The operation is retried from its current step, after a delay. Holds the number of failures of the version.
+    /// The operation is retried from its current step, after a delay.
     Retry {
         /// Failures of the version, with this one.
         attempts: i32,
@@ -287,27 +287,27 @@ mod tests {
         let drained = |seen: ObservedChange| ObservedChange { drained: true, ..checked(seen) };
         for (name, seen, expected) in [
             ("no pod is moved for a service", free, Next::Converge),
-            ("it works, for a moment", works(free), Next::Verify),
-            ("it has worked long enough", proven(free), Next::Done),
+            ("the node works, for a moment", works(free), Next::Verify),
+            ("the node has worked long enough", proven(free), Next::Done),
             ("the host is checked before its pods are moved", SEEN, Next::Check),
             ("a node that a user has cordoned is checked as well", by_a_user, Next::Check),
-            ("pods are moved first", checked(SEEN), Next::Cordon(())),
+            ("the node is cordoned after the check", checked(SEEN), Next::Cordon(())),
             ("a crash before the cordon was taken", past(Cordon, SEEN), Next::Cordon(())),
-            ("the cordon is there", checked(CORDONED), Next::Drain(())),
+            ("the node is drained after the cordon", checked(CORDONED), Next::Drain(())),
             ("another client's cordon is sufficient", checked(by_a_user), Next::Drain(())),
-            ("empty", drained(CORDONED), Next::Converge),
+            ("the host is changed after the drain", drained(CORDONED), Next::Converge),
             ("another client lifted the cordon", past(Drain, SEEN), Next::Cordon(())),
             ("a crash in the middle of the drain", past(Drain, CORDONED), Next::Drain(())),
-            ("a crash past the drain", past(Converge, CORDONED), Next::Converge),
+            ("a crash after the drain", past(Converge, CORDONED), Next::Converge),
             ("nothing is drained again at the end", past(Verify, works(CORDONED)), Next::Verify),
-            ("it stopped working while it was watched", past(Verify, CORDONED), Next::Converge),
-            ("proven", past(Verify, proven(CORDONED)), Next::Uncordon(())),
+            ("the node stopped working while it was watched", past(Verify, CORDONED), Next::Converge),
+            ("the node has worked long enough after a drain", past(Verify, proven(CORDONED)), Next::Uncordon(())),
             ("the cordon was another client's", past(Verify, without_our_cordon(proven(CORDONED))), Next::Done),
         ] {
             assert_eq!(next(Some(()), seen), expected, "{name}");
         }
         assert_eq!(next(None::<()>, SEEN), Next::Check, "a host without a Node is checked as well");
-        assert_eq!(next(None::<()>, checked(SEEN)), Next::Converge, "and has no pods");
+        assert_eq!(next(None::<()>, checked(SEEN)), Next::Converge, "a host without a Node has no pods to move");
     }
 
     #[test]
@@ -319,25 +319,40 @@ mod tests {
         let empty = ObservedChange { drained: true, ..held };
         let over = |begun, seen: ObservedChange| ObservedChange { begun, maintenance: Maintenance::Over, ..seen };
         for (name, seen, expected, state) in [
-            ("its host is not asked", free, Next::Cordon(()), Draining),
-            ("it is emptied", held, Next::Drain(()), Draining),
-            ("it is stored that it is empty", empty, Next::Maintain, Draining),
-            ("and shown then", past(Maintain, empty), Next::Maintain, Drained),
-            ("another client lifts the cordon", past(Maintain, free), Next::Cordon(()), Draining),
-            ("and it is emptied again", past(Drain, held), Next::Drain(()), Draining),
-            ("it is handed back", over(Maintain, empty), Next::Converge, Returning),
-            ("and once more after a crash", over(Converge, held), Next::Converge, Returning),
-            ("while it is emptied again", over(Drain, held), Next::Converge, Returning),
-            ("it works", over(Converge, works(held)), Next::Verify, Returning),
-            ("long enough", over(Verify, proven(held)), Next::Uncordon(()), Returning),
+            ("the host is not contacted first", free, Next::Cordon(()), Draining),
+            ("a cordoned node is drained", held, Next::Drain(()), Draining),
+            ("a node that is found empty", empty, Next::Maintain, Draining),
+            ("a node that is stored as empty", past(Maintain, empty), Next::Maintain, Drained),
             (
-                "with a cordon that was there before",
+                "another client lifts the cordon during the maintenance",
+                past(Maintain, free),
+                Next::Cordon(()),
+                Draining,
+            ),
+            ("a node that is drained again", past(Drain, held), Next::Drain(()), Draining),
+            ("the maintenance ends", over(Maintain, empty), Next::Converge, Returning),
+            ("the maintenance has ended, after a crash", over(Converge, held), Next::Converge, Returning),
+            ("the maintenance ends while the node is drained again", over(Drain, held), Next::Converge, Returning),
+            ("the node works after the maintenance", over(Converge, works(held)), Next::Verify, Returning),
+            (
+                "the node has worked long enough after the maintenance",
+                over(Verify, proven(held)),
+                Next::Uncordon(()),
+                Returning,
+            ),
+            (
+                "the node has worked long enough, and the cordon was there before",
                 over(Verify, without_our_cordon(proven(held))),
                 Next::Done,
                 Returning,
             ),
-            ("requested again on the way back", past(Verify, works(held)), Next::Drain(()), Draining),
-            ("and empty", past(Verify, works(empty)), Next::Maintain, Draining),
+            ("a maintenance is requested again on the way back", past(Verify, works(held)), Next::Drain(()), Draining),
+            (
+                "a maintenance is requested again, and the node is empty",
+                past(Verify, works(empty)),
+                Next::Maintain,
+                Draining,
+            ),
         ] {
             assert_eq!((next(Some(()), seen), seen.maintenance_state()), (expected, Some(state)), "{name}");
         }
@@ -431,20 +446,28 @@ mod tests {
         let of = |blame, attempts, failure: Failure| Failure { blame, attempts, ..failure };
         let again = |attempts| Retry { attempts };
         for (name, failure, expected) in [
-            ("a host that does not answer is not drained", untouched, GiveUp),
-            ("nor during a fault of the cluster", of(Cluster, 0, untouched), GiveUp),
-            ("nor is a version blamed that is not on the host", of(Version, 2, untouched), GiveUp),
+            ("the host does not answer, and nothing was changed on it", untouched, GiveUp),
+            ("the cluster fails, and nothing was changed on the host", of(Cluster, 0, untouched), GiveUp),
+            ("the version fails, and nothing was changed on the host", of(Version, 2, untouched), GiveUp),
             (
                 "a drain waits for the API server",
                 Failure { is_api_failure: true, ..of(Cluster, 0, untouched) },
                 again(0),
             ),
-            ("a restart is given up as well", Failure { type_: GrantType::Reboot, ..untouched }, GiveUp),
-            ("a repair goes on", Failure { type_: GrantType::Repair, ..untouched }, again(0)),
-            ("a host that went away in the middle is waited for", of(Host, 2, update), again(2)),
-            ("so is the cluster", of(Cluster, 2, update), again(2)),
+            (
+                "a restart fails, and nothing was changed on the host",
+                Failure { type_: GrantType::Reboot, ..untouched },
+                GiveUp,
+            ),
+            (
+                "a repair continues, although nothing was changed on the host",
+                Failure { type_: GrantType::Repair, ..untouched },
+                again(0),
+            ),
+            ("the host stops answering during the change", of(Host, 2, update), again(2)),
+            ("the cluster fails during the change", of(Cluster, 2, update), again(2)),
             ("the version failed once", of(Version, 0, update), again(1)),
-            ("and once too often", of(Version, 2, update), TakeBack),
+            ("the version failed for the third time", of(Version, 2, update), TakeBack),
             ("the version used up all its time", Failure { is_final: true, ..of(Version, 0, update) }, TakeBack),
             ("the host used up all the time", Failure { is_final: true, ..of(Host, 0, update) }, again(0)),
             ("a rollback is not rolled back", Failure { rolling_back: true, ..of(Version, 2, update) }, again(3)),

@@ -77,7 +77,7 @@ pub fn lacks(version: &WindowsVersion, os_build: &str) -> Option<&'static str> {
     (os_build.matches('.').count() == 3 && revision < least).then_some(update)
 }
 
-/// Lists all versions, for a sentence.
+/// Returns all supported versions as text for a message: each name with its build.
 pub fn list() -> String {
     VERSIONS.map(|v| format!("{} (build {})", v.name, v.build)).join(", ")
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_that_hosts_lack() {
+    fn an_update_is_missing_below_its_revision() {
         for (build, expected) in [
             ("10.0.17763.1", Some("KB4551853")),
             ("10.0.17763.1216", Some("KB4551853")),

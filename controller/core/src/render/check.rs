@@ -1,4 +1,4 @@
-//! Checks of facts before they are written to command lines and files: they come from API objects.
+//! Checks of facts, which come from API objects, before they are written to command lines and files.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -110,7 +110,7 @@ pub(super) fn files(cluster: &Cluster) -> Checked {
     Ok(())
 }
 
-/// Checks that each certificate is readable: one damaged certificate makes a host refuse all of them.
+/// Checks that each trusted certificate is readable: one damaged certificate makes a host refuse all of them.
 fn trusted(pem: &[u8]) -> Checked {
     let Err(damaged) = certificates(pem) else { return Ok(()) };
     let problem = "the certificate is damaged; correct the ConfigMap trusted-ca in the operator's namespace";
@@ -169,6 +169,6 @@ fn api_server(cluster: &Cluster) -> Checked {
         is_url,
         "API server",
         url,
-        "it must be a URL; set --api-server of the operator to one such as https://host:port",
+        "it must be an HTTPS URL; set --api-server of the operator to one such as https://host:port",
     )
 }

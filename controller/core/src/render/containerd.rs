@@ -35,7 +35,8 @@ struct PinnedImages<'a> {
 const SANDBOX_IMAGE: &str = "template.spec.containerd.sandboxImage";
 const MAX_CONCURRENT_DOWNLOADS: &str = "template.spec.containerd.maxConcurrentDownloads";
 
-/// Renders the file with the settings of a pool, if it sets anything. `there` is true if the payload has containerd and its configuration.
+/// Renders the file with a pool's settings; `None` if the pool sets nothing. `there` is true if the payload has containerd and its configuration.
+/// Fails if a setting is invalid, or if `there` is false and the pool has settings.
 pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<String>, RenderError> {
     let ContainerdSettings { sandbox_image, max_concurrent_downloads } = pool;
     if sandbox_image.is_none() && max_concurrent_downloads.is_none() {
@@ -85,7 +86,7 @@ struct Cni<'a> {
     conf_dir: Option<&'a str>,
 }
 
-/// Renders the file with the CNI directories, if the cluster sets any.
+/// Renders the file with the CNI directories; `None` if the cluster sets none.
 pub(super) fn network(cluster: &Cluster) -> Option<String> {
     let Cluster { cni_bin_dir, cni_conf_dir, .. } = cluster;
     let cni = Cni { bin_dirs: cni_bin_dir.as_deref().map(|d| [d]), conf_dir: cni_conf_dir.as_deref() };
@@ -114,7 +115,7 @@ mod tests {
         let cni = |config: &toml::Value| config["plugins"]["io.containerd.cri.v1.runtime"]["cni"].clone();
         assert_eq!(cni(&ours)["bin_dirs"][0].as_str(), Some(r"C:\opt\cni\bin"));
         assert_eq!(cni(&ours)["conf_dir"].as_str(), Some(r"C:\etc\cni\net.d"));
-        // Only values of the same names replace those of the payload.
+        // An imported value replaces the payload's value only if both have the same name.
         assert!(cni(&main).get("bin_dirs").is_some() && cni(&main).get("conf_dir").is_some());
         let (directory, _) = super::super::program::CONTAINERD_NETWORK.rsplit_once('\\').unwrap();
         assert_eq!(main["imports"][0].as_str(), Some(format!(r"{directory}\*.toml").as_str()));

@@ -24,7 +24,7 @@ impl Context<'_> {
         self.payload.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination) && here(f))
     }
 
-    /// Returns the command, wrapped in the log runner if the payload has one.
+    /// Returns the command of a service, wrapped in the log runner if the payload has one.
     pub(super) fn logged(&self, service: &str, command: &str) -> String {
         if !self.has(program::LOG_RUNNER) {
             return command.to_owned();

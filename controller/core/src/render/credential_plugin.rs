@@ -8,7 +8,7 @@ use api::{
 
 use super::RenderError;
 
-/// Returns the plugin of a pool, with the path of its library.
+/// Returns the plugin of a pool, with the path of its library; `None` if the pool names no plugin.
 pub(super) fn of_pool(template: &TemplateSpec) -> Option<CredentialPlugin> {
     let plugin = template.gmsa.as_ref()?.plugin.as_ref()?;
     Some(CredentialPlugin {

@@ -18,8 +18,8 @@ struct Provider {
     args: &'static [&'static str],
 }
 
-/// Credential providers, configured as the clouds' own projects do for Linux:
-/// <https://github.com/openshift/machine-config-operator/tree/master/templates/common>.
+/// Credential providers, configured as on OpenShift's Linux nodes, except that Amazon's public registry is added, and registries of isolated regions
+/// are left out: <https://github.com/openshift/machine-config-operator/tree/master/templates/common>.
 const PROVIDERS: [Provider; 3] = [
     Provider {
         program: program::ECR_CREDENTIAL_PROVIDER,
@@ -49,7 +49,7 @@ const PROVIDERS: [Provider; 3] = [
     },
 ];
 
-/// Returns kubelet's arguments for credential providers, if there are any.
+/// Returns kubelet's arguments for credential providers; empty if hosts have no provider.
 pub(super) fn arguments(has: impl Fn(&str) -> bool) -> Vec<String> {
     if config(has).is_none() {
         return Vec::new();
@@ -60,8 +60,8 @@ pub(super) fn arguments(has: impl Fn(&str) -> bool) -> Vec<String> {
     ]
 }
 
-/// Returns the configuration (kind `CredentialProviderConfig`, `kubelet.config.k8s.io/v1`) of the providers that hosts have. JSON is
-/// valid YAML. On Windows, the name of a provider includes `.exe`.
+/// Returns the configuration (kind `CredentialProviderConfig`, `kubelet.config.k8s.io/v1`) of the providers that hosts have; `None`
+/// if they have none. JSON is valid YAML. On Windows, the name of a provider includes `.exe`.
 pub(super) fn config(has: impl Fn(&str) -> bool) -> Option<Value> {
     let there = PROVIDERS.iter().filter(|p| has(p.program) && p.files.iter().all(|file| has(file)));
     let providers: Vec<Value> = there

@@ -19,7 +19,7 @@ pub enum RenderError {
     Skew {
         /// Version of kubelet.
         kubelet: String,
-        /// Minor version of the API server.
+        /// Minor version of the API server that nodes follow.
         server: u32,
         /// Fault of kubelet's version.
         problem: &'static str,

@@ -35,7 +35,7 @@ pub struct Cluster {
     /// Platform of the cluster.
     pub platform: Platform,
     /// True if a cloud controller manager initialises nodes. kubelet then registers them with the taint for uninitialised nodes, and they keep it
-    /// until that controller has run. Set only if the cluster has one.
+    /// until that controller has run. Must not be true if the cluster has none.
     pub external_cloud_provider: bool,
     /// Provider of the pod network.
     pub network: Network,
@@ -141,7 +141,7 @@ impl Cluster {
     }
 }
 
-/// Address of the metadata service, from which a machine gets its name, zone and credentials. It is the same in all clouds that have one.
+/// Address of the metadata service, from which a machine gets its name, zone and credentials. AWS, Azure and Google Cloud use the same address.
 pub(super) const METADATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
 /// Platform of a cluster.
@@ -243,7 +243,7 @@ pub struct HostParams {
     pub taints: Vec<Taint>,
 }
 
-/// Settings of the operator.
+/// Operator settings that determine the services and files of hosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// Level and rotation of logs.

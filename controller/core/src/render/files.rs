@@ -79,7 +79,7 @@ pub(super) fn text(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Returns the content of a certificate file. Surrounding white space does not change it.
+/// Returns the content of a certificate file. White space around `text` makes no difference.
 fn pem(text: &str) -> String {
     format!("{}\n", text.trim())
 }

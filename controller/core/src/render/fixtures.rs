@@ -4,7 +4,7 @@ use api::payload::{File, Manifest};
 
 use super::{Cluster, HostParams, program};
 
-/// Payload files that tests use, without [`CREDENTIAL_PROVIDERS`].
+/// Destinations of the payload files that tests use, without [`CREDENTIAL_PROVIDERS`].
 pub const PROGRAMS: [&str; 13] = [
     program::KUBELET,
     program::KUBE_PROXY,
@@ -57,7 +57,7 @@ pub fn cluster() -> Cluster {
     }
 }
 
-/// Returns a host.
+/// Returns the parameters of a host.
 pub fn host() -> HostParams {
     HostParams { node_name: "win-1".into(), node_ip: "10.0.0.7".into(), taints: vec![api::names::default_taint()] }
 }

@@ -1,4 +1,5 @@
-//! Last usable values of facts that cannot be used now. The operator stores them ([`Kept`]), so that they survive its restart.
+//! Values of facts that were last in force. A fact that cannot be used now keeps this value. The operator stores the values ([`Kept`]), so that they
+//! survive its restart.
 //!
 //! Stored values are untrusted input: any client that may write Secrets in the namespace may have written them.
 
@@ -94,7 +95,7 @@ impl Kept {
         }
     }
 
-    /// Creates a value with only the minor version of Kubernetes that nodes follow.
+    /// Creates kept values of which only the minor version of Kubernetes that nodes follow is known.
     pub fn of_nodes(kubernetes_minor: u32) -> Self {
         Self { kubernetes_minor: Some(kubernetes_minor), ..Self::default() }
     }

@@ -51,7 +51,8 @@ pub(super) fn command(context: &Context<'_>) -> String {
 pub(super) const TAINTS: &str = "registerWithTaints";
 
 /// Returns the configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers are WMCO's, except
-/// for memory. The operator's patch takes precedence over them, and the pool's settings over both. `minor` is kubelet's minor version.
+/// for the reserved memory and the eviction thresholds. The operator's patch takes precedence over them, and the pool's settings over both. `minor`
+/// is kubelet's minor version. Fails if the thresholds of image garbage collection contradict each other.
 pub(super) fn config(
     cluster: &Cluster,
     minor: Option<u32>,

@@ -22,7 +22,7 @@ pub struct LogSettings {
 }
 
 impl Default for LogSettings {
-    /// Returns settings that rotate logs. WMCO does not rotate logs by default, so that they can fill the disk of a host.
+    /// Returns settings that rotate logs. By default, WMCO does not rotate logs, which can then fill the disk of a host.
     fn default() -> Self {
         Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None, level: LogLevel::Info }
     }
@@ -73,7 +73,7 @@ impl LogSettings {
         })
     }
 
-    /// Returns the settings, overridden by what the pool sets.
+    /// Returns the operator's settings with the overrides of a pool. Fails if the pool's size or age is invalid.
     pub(super) fn of_pool(&self, pool: Option<&api::LogRotation>) -> Result<Self, RenderError> {
         let mut logs = self.clone();
         if let Some(size) = pool.and_then(|p| p.max_size.as_ref()) {
@@ -90,7 +90,8 @@ impl LogSettings {
                 let value = seconds.to_string();
                 return Err(RenderError::Setting { field: "template.spec.logs.maxAgeSeconds", value, problem });
             }
-            // Whole hours keep their notation: another text would be another version, and be rolled out.
+            // Whole hours are written in hours, as in the operator's default: another text for the same age would be another version, and be
+            // rolled out.
             let hours = (seconds % 3600 == 0).then(|| format!("{}h", seconds / 3600));
             logs.age = Some(hours.unwrap_or_else(|| format!("{seconds}s")));
         }

@@ -1,7 +1,7 @@
 //! Mirrors of image registries, as `hosts.toml` of containerd.
 //!
-//! OpenShift's kinds name mirrors for each repository; containerd has mirrors for each registry. Rules that containerd cannot express are left out,
-//! and rules that it extends to other repositories are reported, see [`problems`]. The format:
+//! OpenShift's kinds name mirrors for each repository; containerd has mirrors for each registry. Rules that containerd cannot express are left out.
+//! [`problems`] reports these rules, and rules that containerd extends to other repositories, with exceptions for release images. The format:
 //! <https://github.com/containerd/containerd/blob/main/docs/hosts.md>.
 
 use std::collections::BTreeMap;

@@ -36,7 +36,7 @@ impl ImageSources {
     }
 }
 
-/// Returns the facts of the cluster with the overrides of a pool.
+/// Returns the facts of the cluster with the overrides of a pool. Fails if the pool's proxy, certificates or mirrors cannot be used.
 pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Cluster, RenderError> {
     let mut own = Cluster { external_cloud_provider: has_cloud_controller(cluster, template), ..cluster.clone() };
     if let Some(ProxySettings { http_proxy, https_proxy, no_proxy }) = template.proxy.clone() {

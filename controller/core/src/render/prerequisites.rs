@@ -22,7 +22,7 @@ fn programs(cluster: &Cluster) -> Vec<&'static str> {
     programs
 }
 
-/// Checks that the payload has the programs, and a kubelet that the API server supports.
+/// Checks that the payload has the programs that every node of the cluster needs, and a kubelet that the API server supports.
 pub(super) fn check(context: &Context<'_>) -> Result<(), RenderError> {
     let missing: Vec<_> = programs(context.cluster).into_iter().filter(|program| !context.has(program)).collect();
     if !missing.is_empty() {
@@ -36,7 +36,7 @@ pub fn api_servers_of_kubelet(minor: u32) -> RangeInclusive<u32> {
     minor..=minor.saturating_add(OLDEST)
 }
 
-/// Returns the version and the minor version of kubelet. A kubelet that a user has added to the payload may have none.
+/// Returns the version and the minor version of the payload's kubelet. A kubelet that a user has added to the payload may have none.
 pub(super) fn kubelet(payload: &Manifest) -> Option<(&str, u32)> {
     let kubelet = payload.files.iter().find(|f| f.destination.eq_ignore_ascii_case(program::KUBELET))?;
     let version = kubelet.version.as_deref()?;
@@ -56,7 +56,7 @@ fn skew(cluster: &Cluster, payload: &Manifest) -> Result<(), RenderError> {
     Err(RenderError::Skew { kubelet: version.to_owned(), server, problem })
 }
 
-/// Returns the minor version in `1.36.3` or `v1.36.3`.
+/// Returns the minor version of a Kubernetes version such as `1.36.3` or `v1.36.3`.
 fn minor(version: &str) -> Option<u32> {
     let (major, rest) = version.trim_start_matches('v').split_once('.')?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;

@@ -17,7 +17,7 @@ pub const CONTAINERD_CONFIG: &str = r"C:\k\containerd\containerd_conf.toml";
 pub const CONTAINERD_DROP_IN: &str = r"C:\k\containerd\conf.d\pool.toml";
 /// Path of the containerd settings with the cluster's CNI directories.
 pub const CONTAINERD_NETWORK: &str = r"C:\k\containerd\conf.d\network.toml";
-/// Path of the CNI plugin for addresses.
+/// Path of the CNI plugin that assigns addresses to Pods.
 pub const HOST_LOCAL: &str = r"C:\k\cni\host-local.exe";
 /// Path of the CNI plugin for overlay networks.
 pub const WIN_OVERLAY: &str = r"C:\k\cni\win-overlay.exe";

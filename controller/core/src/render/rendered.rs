@@ -41,9 +41,9 @@ pub struct Rendered {
 pub struct Shared {
     /// [`HASH_VERSION`] of the operator that rendered the version.
     pub hash_version: u32,
-    /// Payload files for the cluster's platform.
+    /// Payload files for the cluster's platform. Of the plugins of Container Credential Guard, only the pool's is among them.
     pub files: Vec<File>,
-    /// `KubeletConfiguration` without `registerWithTaints`: taints depend on the pool and are changed in place.
+    /// `KubeletConfiguration` without `registerWithTaints`: taints depend on the host and are changed in place.
     pub kubelet: Value,
     /// Drop-in for containerd, in TOML. `None` if the pool has no settings of containerd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,7 +207,7 @@ impl Rendered {
         hex::encode(hash.finalize())
     }
 
-    /// Returns everything that is not in the data of the ConfigMap that stores the version, as text.
+    /// Returns everything that is not in the data of the ConfigMap that stores the version, as JSON.
     pub(super) fn annotation(&self) -> String {
         // Serialization does not fail: all keys are strings.
         serde_json::to_string(&self.shared).unwrap_or_default()
@@ -269,8 +269,8 @@ impl Rendered {
     }
 }
 
-/// Returns the version of a new rendering: the current version if it has the same effect on a host, so that a new operator that renders the same
-/// changes no host.
+/// Returns the name of the version for a rendering: the `current` name if that version has the same effect on a host, otherwise the name of the
+/// rendering itself. A new operator that renders the same thus changes no host.
 pub fn version_for(rendered: &Rendered, operator_version: &str, current: Option<(&str, &Rendered)>) -> String {
     match current {
         Some((name, current)) if current.hash() == rendered.hash() => name.to_owned(),

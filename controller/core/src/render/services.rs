@@ -23,6 +23,10 @@ const NODE_MANAGER: &str = "cloud-node-manager";
 ///
 /// kubelet is required, and so are the programs of the hybrid overlay and of Azure where the cluster needs them. containerd is not: a host may have
 /// its own container runtime.
+///
+/// # Errors
+/// [`RenderError::Fact`] if a fact cannot be used. [`RenderError::NoPrograms`] if the payload lacks a required program. [`RenderError::Skew`] if the
+/// API server does not support its kubelet.
 pub(super) fn services(
     cluster: &Cluster,
     payload: &Manifest,
@@ -68,8 +72,8 @@ fn proxy_variables(cluster: &Cluster) -> BTreeMap<String, String> {
     variables
 }
 
-/// Returns the value of `NO_PROXY`: the given entries, and those that every node needs. A proxy may not know the cluster's internal addresses, and
-/// the metadata service identifies a client by its address.
+/// Returns the value of `NO_PROXY`: the given entries, and those that every node needs. A proxy might not know the cluster's internal addresses,
+/// and the metadata service identifies a client by its address.
 fn without_proxy(cluster: &Cluster, given: &str) -> String {
     let host = cluster.api_server.trim_start_matches("https://").split('/').next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });

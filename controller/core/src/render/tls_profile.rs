@@ -15,7 +15,7 @@ pub struct TlsProfile {
     pub ciphers: Vec<&'static str>,
 }
 
-/// Fault of a profile with which kubelet would not start, or would serve with less than the cluster requires.
+/// Fault of a profile that kubelet must not use: it would not start, or would serve with less than the cluster requires.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum TlsProfileError {
     /// The type of the profile is unknown.
@@ -38,7 +38,7 @@ const TLS_1_3: &str = "VersionTLS13";
 const HTTP2: [&str; 2] = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
 
 /// Ciphers: name in a profile, name for kubelet, and newest named profile that has it. These are all ciphers that Go's `crypto/tls` considers secure.
-/// The other ciphers of a profile, without forward secrecy or with finite-field key exchange, are for old clients that kubelet does not have.
+/// The other ciphers of a named profile are for old clients that kubelet does not have.
 const CIPHERS: [(&str, &str, NewestProfile); 13] = [
     ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256", NewestProfile::Modern),
     ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384", NewestProfile::Modern),

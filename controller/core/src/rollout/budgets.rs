@@ -10,7 +10,8 @@
 //! | [`Budget::Joins`], [`Budget::Removals`], [`Budget::Repairs`] | hosts to join, remove or repair | `provisioning.maxConcurrent` each |
 //! | [`Budget::Pulls`] | hosts that pull images ahead of use | [`MAX_PULLING`](super::image_pull::MAX_PULLING) |
 //!
-//! A node counts as unavailable from the grant on, not only from the start of the operation. Until then, another grant may replace the grant.
+//! A node counts as unavailable from the grant on, not only from the start of the operation. Until the operation starts, another grant may replace
+//! this one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +20,8 @@ use jiff::Timestamp;
 
 use super::{
     candidate::{
-        Candidate, Lost, count, has_pods, is_busy, is_changed_while_unavailable, is_changed_without_disruption,
-        is_disturbed, is_drained, is_reserved, is_revocable, waits,
+        Candidate, count, has_pods, is_busy, is_changed_while_unavailable, is_changed_without_disruption, is_disturbed,
+        is_drained, is_reserved, is_revocable, waits,
     },
     grants::Limits,
 };
@@ -62,19 +63,18 @@ impl<'a> Budgets<'a> {
         candidates: &'a [Candidate],
         limits: &Limits,
         cap: u32,
-        lost: &Lost,
+        lost: &BTreeSet<String>,
         too_many_down: bool,
         now: Timestamp,
     ) -> Self {
         // A hold during an operation neither lifts the cordon nor frees the budget.
-        let counts = |s: &Candidate| s.joined && if s.held { is_disturbed(s) } else { !lost.names.contains(&s.name) };
+        let counts = |s: &Candidate| s.joined && if s.held { is_disturbed(s) } else { !lost.contains(&s.name) };
         let busy = count(candidates, |s| counts(s) && is_busy(s));
         let begun = count(candidates, |s| counts(s) && is_busy(s) && !is_reserved(s));
         let shared = limits.others.as_ref().map_or(u32::MAX, |share| share.left);
         let (pods, exceeding) = disturbed(candidates, cap);
         let max = limits.max_concurrent;
-        // When many nodes are down at once, they may all come back at any moment: then no more of them are changed at once than if they
-        // worked.
+        // If too many nodes are down, they might all come back at any moment: no more of them are changed at once than if they worked.
         let unavailable = if too_many_down { max.min(cap) } else { max };
         // Until its next attempt, a host in backoff does not block other hosts with its grant.
         let busy_with = |which: &dyn Fn(&Candidate) -> bool| count(candidates, |s| which(s) && !waits(s, now));
@@ -127,7 +127,7 @@ impl<'a> Budgets<'a> {
 
 /// Returns the budgets to charge for an operation on a node, without those that are already charged for the node.
 fn charged(candidate: &Candidate, charge: Charge) -> Vec<Budget> {
-    // A node that is already disturbed counts against the pod budget.
+    // A disturbed node already counts against the pod budget.
     let is_counted = is_disturbed(candidate) && !is_reserved(candidate) && !is_changed_without_disruption(candidate);
     let pods = (has_pods(candidate) && !is_counted).then_some(Budget::Pods);
     let node = match charge {

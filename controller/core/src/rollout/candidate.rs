@@ -21,7 +21,7 @@ pub struct Candidate {
     pub grant_version: Option<String>,
     /// Disruption of the granted update. An unknown disruption counts as disruptive.
     pub grant_disruption: Option<Disruption>,
-    /// True if the grant was given while the node took no pods, so that it has no slot in the budget.
+    /// True if the grant was given while the node took no pods, so that the grant has no slot in the budget.
     pub grant_without_place: bool,
     /// True if a change of the host has begun, and may have disturbed the node.
     pub begun: bool,
@@ -104,7 +104,7 @@ pub struct PendingChange {
 }
 
 impl Candidate {
-    /// Returns the reason why the node is not repaired although it is not Ready: a user or another program works on it, or it must not get the target
+    /// Returns the reason why the node must not be repaired if it is not Ready: a user or another program works on it, or it must not get the target
     /// version, which a repair would install.
     pub fn no_repair(&self) -> Option<String> {
         if let Some(by) = self.health_check.as_deref() {
@@ -135,21 +135,18 @@ impl Candidate {
     }
 }
 
-/// Lost nodes, for which a rollout does not wait.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// Names of the lost nodes.
-    pub names: BTreeSet<String>,
-    /// True if too many nodes are lost, so that none is written off.
-    pub too_many: bool,
-}
-
-/// Returns the lost nodes: not Ready for longer than `after`, on hosts that do not answer either. If there are too many, none counts as lost.
-pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
-    let gone = |s: &Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
-    let names: BTreeSet<String> = candidates.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect();
-    let too_many = count(candidates, gone) > max_unhealthy.of(count(candidates, |s| s.joined && !s.held));
-    Lost { names: if too_many { BTreeSet::new() } else { names }, too_many }
+/// Returns the names of the lost nodes, for which a rollout does not wait: not Ready for longer than `after`, on hosts that do not answer either. If
+/// there are more than `max_unhealthy`, none counts as lost.
+pub fn lost(
+    candidates: &[Candidate],
+    after: Option<Duration>,
+    max_unhealthy: IntOrPercent,
+    now: Timestamp,
+) -> BTreeSet<String> {
+    let gone = |s: &&Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
+    let names: BTreeSet<String> = candidates.iter().filter(gone).map(|s| s.name.clone()).collect();
+    let is_too_many = names.len() > max_unhealthy.of(count(candidates, |s| s.joined && !s.held)) as usize;
+    if is_too_many { BTreeSet::new() } else { names }
 }
 
 /// Reports whether a grant makes an available node unavailable, or may do so.

@@ -4,8 +4,8 @@ use jiff::SignedDuration;
 
 use super::*;
 
-/// Covers a host that was off for four days. Before, its certificate with the default lifetime was as old as it gets on a host that is on. wicd
-/// renews the certificate by itself if the host is back before the expiry.
+/// Covers a host that was off for four days, after its certificate had the maximum age on a running host: 67 of 168 hours, with the default lifetime.
+/// wicd renews the certificate by itself if the host is back before the expiry.
 #[test]
 fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
     let issued = Timestamp::UNIX_EPOCH;

@@ -178,17 +178,17 @@ pub(super) fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -
     type Kind<'a> = (&'a str, usize, &'a dyn Fn(&Candidate) -> bool);
     let kinds: [Kind<'_>; 8] = [
         ("pulls", limits.max_pulling as usize, &pulls),
-        ("rotates", 1, &rotates),
+        ("key rotations", 1, &rotates),
         ("joins", many, &joins),
-        ("quiet", many, &quiet),
-        ("dead", many, &dead),
-        ("repair", many, &repair),
-        ("sends", 2 * cap + many, &sends),
-        ("gate", limit, &counts),
+        ("changes without a disruption", many, &quiet),
+        ("changes of unavailable nodes", many, &dead),
+        ("repairs", many, &repair),
+        ("transfers of files", 2 * cap + many, &sends),
+        ("changed nodes", limit, &counts),
     ];
     for (name, limit, which) in kinds {
         let count = |candidates: &[Candidate]| candidates.iter().filter(|s| !s.vanishing && which(s)).count();
-        prop_assert!(count(&after) <= limit.max(count(candidates)), "{}: {} {:?}", name, limit, decision);
+        prop_assert!(count(&after) <= limit.max(count(candidates)), "more {name} than {limit}: {decision:?}");
     }
 
     let mut other = candidates.to_vec();

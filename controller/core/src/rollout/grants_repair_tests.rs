@@ -23,7 +23,7 @@ fn nodes_are_repaired_within_the_limits_and_lost_nodes_are_not_waited_for() {
     let lost = Limits { ignore_lost_after: Some(Duration::from_hours(1)), ..never.clone() };
     let few = Limits { max_unhealthy: IntOrPercent::Int(1), ..lost.clone() };
     check! {
-        "a node that has not been Ready for long is repaired": with_four([long_dead("a")]) => "a Repair",
+        "a node that has not been Ready for a long time is repaired": with_four([long_dead("a")]) => "a Repair",
         "a node that has not been Ready for a short time is not repaired": with_four([dead("a")]) => "",
         "without a remediation, no node is repaired": with_four([long_dead("a")]), &never => "",
         "a requested repair does not wait": with_four([requested(dead("a"))]) => "a Repair",
@@ -56,13 +56,17 @@ fn nodes_are_repaired_within_the_limits_and_lost_nodes_are_not_waited_for() {
         "a rollout does not wait for a lost node": with_four([silent("a"), ready_to_go("b")]), &lost => "b Update",
         "a node whose host answers does not count as lost":
             with_four([Candidate { unreachable: false, ..silent("a") }, ready_to_go("b")]), &lost => "",
-        "if too many nodes are silent for long, none counts as lost": with_four([silent("a"), silent("c"), ready_to_go("b")]), &few => "",
+        "if too many nodes are silent for a long time, none counts as lost": with_four([silent("a"), silent("c"), ready_to_go("b")]), &few => "",
     }
 
     let decision = decide(&with_four([silent("c"), silent("a")]), &lost, NOW);
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec!["a".to_string(), "c".to_string()], false));
     let decision = decide(&with_four([silent("c"), silent("a")]), &few, NOW);
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], true));
+    // Leaving nodes keep no other node from its repair.
+    let leaves = |name| Candidate { leaving: true, ..silent(name) };
+    let decision = decide(&with_four([leaves("c"), leaves("a")]), &few, NOW);
+    assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], false));
 }
 
 #[test]

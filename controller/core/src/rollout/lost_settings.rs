@@ -31,7 +31,7 @@ use crate::{
 /// kubelet flags that describe the cluster. This operator sets WMCO's other flags, too, or they only say how kubelet is started.
 const FLAGS: [&str; 4] =
     ["cloud-provider", "cloud-config", "image-credential-provider-config", "image-credential-provider-bin-dir"];
-/// Sandbox image in WMCO's containerd configuration, the same in every release. WMCO's ConfigMap does not name it.
+/// Sandbox image in the containerd configuration of WMCO's current releases. WMCO's ConfigMap does not name the image.
 const WMCO_SANDBOX: &str = "mcr.microsoft.com/oss/kubernetes/pause:3.9";
 /// Name in the annotation that accepts another sandbox image.
 const SANDBOX: &str = "sandbox-image";
@@ -87,8 +87,8 @@ impl Loss {
             Self::Service(_) => "add its program to the payload",
             Self::NodeManager => "apply deploy/azure, which creates it",
             Self::Sandbox => {
-                "where hosts can pull the image that the payload names, accept the loss; otherwise name one that they can pull in \
-                 template.spec.containerd.sandboxImage of the pool"
+                "if hosts can pull the image that the payload names, accept the loss; otherwise set template.spec.containerd.sandboxImage of \
+                 the pool to an image that they can pull"
             }
             Self::Mirrors(_) => {
                 "name mirrors in template.spec.imageMirrors of the pool, each with a path that ends with the whole path of its source"
@@ -195,7 +195,7 @@ fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
 }
 
 /// Returns the losses that are not accepted. `accepted` has the annotations of the pool and the instance: names separated by
-/// commas or spaces, or `all`.
+/// commas, spaces or line breaks, or `all`.
 pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
     let words: Vec<&str> = accepted
         .iter()

@@ -37,7 +37,7 @@ pub struct DesiredMember<'a> {
     pub version: &'a str,
     /// Time for which a node must be Ready to count as available.
     pub min_ready: Duration,
-    /// True if hosts of nodes that are not Ready are probed. If false, these hosts count as unreachable.
+    /// True if hosts of nodes that are not Ready are probed. If false, all hosts count as unreachable.
     pub looks: bool,
     /// Maximum backoff after a failure.
     pub backoff_max: Duration,
@@ -152,7 +152,7 @@ fn counts_as_none_once_used(grant: &Grant) -> bool {
     }
 }
 
-/// Returns the time when the next node will have been Ready for long enough. `node` returns the Node of a name.
+/// Returns the time when the next node will have been Ready for long enough; `None` if no node waits for that. `node` returns the Node of a name.
 pub fn soonest_available(
     members: &[Member],
     min_ready: Duration,

@@ -83,16 +83,16 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the version for joining hosts, if this operator has its files. It is the target only once all nodes may follow it: a version that
-    /// waits for its first steps, an approval or a window, or that has failed, is not given to new or rebuilt hosts. Without an earlier version, the
-    /// result is the target.
+    /// Returns the version for joining hosts; the caller checks that this operator has its files. It is the target only once all nodes may follow it:
+    /// a version that waits for its first steps, an approval or a window, or that has failed, is not given to new or rebuilt hosts. Without an
+    /// earlier version, the result is the target.
     pub fn in_force(&self, open: bool) -> &str {
         let Some(status) = &self.status else { return &self.target };
         let gated = !status.completed && (self.gate.limit.is_some() || !open);
         status.from_version.as_deref().filter(|_| gated).unwrap_or(&self.target)
     }
 
-    /// Reports whether a version is neither the target nor the version that the rollout began with.
+    /// Reports whether a version is neither the target nor the version that the rollout began with. False if the rollout began without a version.
     pub fn is_astray(&self, version: &str) -> bool {
         let from = self.status.as_ref().and_then(|s| s.from_version.as_deref());
         version != self.target && from.is_some_and(|from| from != version)

@@ -31,7 +31,7 @@ pub const MAX_BYTES: usize = 8 << 20;
 const MAX_PAYLOADS: usize = 32;
 /// Maximum number of references: two for each platform, and room for new platforms.
 const MAX_REFERENCES: usize = 64;
-/// Maximum length of the operator's version, and of a platform in an error message.
+/// Maximum length of the operator's version, and of a platform in an error message, in characters.
 const MAX_VERSION: usize = 64;
 /// Maximum length of a problem in an error message, in characters.
 const MAX_PROBLEM: usize = 300;
@@ -80,7 +80,7 @@ struct Reference {
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseFileError {
     /// The file is larger than any release makes it.
-    #[error("it has more than {} MiB: use the release.json that is published with the release", MAX_BYTES >> 20)]
+    #[error("it has more than {} MiB; use the release.json that is published with the release", MAX_BYTES >> 20)]
     TooLarge,
     /// The file is not JSON of the right form.
     #[error("it is not valid: {0}; use the release.json that is published with the release")]
@@ -90,7 +90,7 @@ pub enum ReleaseFileError {
     Schema(u32),
     /// A payload in the file is invalid.
     #[error(
-        "it is damaged (payload for Kubernetes {minor}): {problem}; use the release.json published with the release",
+        "it is damaged (payload for Kubernetes {minor}): {problem}; use the release.json that is published with the release",
         minor = minor.map_or("of any version".to_owned(), |minor| format!("1.{minor}"))
     )]
     Payload {
@@ -100,7 +100,7 @@ pub enum ReleaseFileError {
         problem: String,
     },
     /// A rendering of the release is invalid.
-    #[error("it is damaged (platform {platform}): {problem}; use the release.json published with the release")]
+    #[error("it is damaged (platform {platform}): {problem}; use the release.json that is published with the release")]
     Reference {
         /// Platform of the rendering.
         platform: String,
@@ -108,7 +108,7 @@ pub enum ReleaseFileError {
         problem: String,
     },
     /// Other content of the file is invalid.
-    #[error("the {what} {problem}: use the release.json published with the release")]
+    #[error("the {what} {problem}; use the release.json that is published with the release")]
     Content {
         /// Name of the content.
         what: &'static str,

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// Total number of nodes that all pools with WMCO's nodes may disrupt at once.
+/// Number of nodes that the pools with nodes adopted from WMCO, and without `rollout.maxUnavailable`, may disrupt at once, all together.
 const WMCO_LIMIT: u32 = 1;
 
 /// State of a pool, as far as shared limits depend on it.

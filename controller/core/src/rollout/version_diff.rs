@@ -66,7 +66,7 @@ pub struct Change {
     pub disruption: Disruption,
     /// Names of the services to restart.
     pub services: BTreeSet<String>,
-    /// Differences, for users: the most disruptive first, then in alphabetical order.
+    /// Differences, for users: the most disruptive first, then in alphabetical order. After five, only the number of the others.
     pub why: Vec<String>,
 }
 

@@ -9,7 +9,7 @@ pub const OF_INSTANCE: &[&str] = &[key::HOLD, key::ABANDON];
 /// Boolean annotations of a Node.
 pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
 
-/// Maximum length of an annotation's value in a note.
+/// Maximum length of an annotation's value in a note, in characters.
 const MAX_VALUE_CHARS: usize = 40;
 
 /// Returns notes on the annotations in `switches` whose value is neither `true` nor `false`, so that they have no effect. `kind` is the kind of the

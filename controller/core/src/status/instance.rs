@@ -45,7 +45,7 @@ pub enum Situation<'a> {
         ready: bool,
         /// Message of kubelet about the Node.
         says: &'a str,
-        /// True if the host follows the desired version.
+        /// True if the host has the desired version, this operator's wicd, and the address that its Node needs.
         up_to_date: bool,
     },
 }
@@ -119,7 +119,7 @@ pub fn describe(
                 (true, _) => (Reason::AsExpected, String::new()),
                 (false, Some(version)) => (Reason::UpdateFailed, rolled_back(version)),
                 (false, None) if again => (Reason::Outdated, failed_now.clone().unwrap_or_default()),
-                (false, None) => (Reason::Outdated, "the host does not follow the version of its pool yet; the condition Updating of the pool tells what it waits for".into()),
+                (false, None) => (Reason::Outdated, "the host is not up to date with its pool yet; the condition Updating of the pool tells what it waits for".into()),
             };
             // Ready is read first, so it also reports that a working node could not be changed.
             let is_told = failed_version.is_some() && !up_to_date;
@@ -216,6 +216,11 @@ pub fn follow_node(
     }
 }
 
+/// Records that the operator could not try to contact the host, with the cause.
+pub fn not_tried(status: &mut WindowsInstanceStatus, why: Reason, says: &str, generation: Option<i64>, now: Timestamp) {
+    set(&mut status.conditions, kind::REACHABLE, Status::Unknown, why, says, generation, now);
+}
+
 /// Reports whether [`kind::REACHABLE`] is Unknown, so that a connection must be tried.
 pub fn is_untried(status: &WindowsInstanceStatus) -> bool {
     find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "Unknown")
@@ -301,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_answers_the_questions() {
+    fn each_situation_has_its_phase_and_conditions() {
         let node = |ready, says| Situation::Node { ready, says, up_to_date: true };
         for (situation, failures, expected) in [
             (

@@ -18,8 +18,8 @@ impl Payload {
     /// Blocks for seconds.
     ///
     /// # Errors
-    /// Fails when [`Payload::open`] refuses `from`, when `to` has files that are not part of a payload ([`PayloadError::Occupied`]), when a file
-    /// cannot be written ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
+    /// Fails when [`Payload::open`] refuses `from`, when `to` is neither empty nor an earlier copy ([`PayloadError::Occupied`]), when a file cannot
+    /// be written ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
     pub fn copy(from: &Path, to: &Path) -> Result<Self, PayloadError> {
         // Manifests are copied last, because a directory without a manifest is not a payload.
         let (mut files, mut manifests) = (Vec::new(), Vec::new());

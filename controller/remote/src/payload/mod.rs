@@ -40,7 +40,7 @@ pub enum PayloadError {
         #[source]
         source: io::Error,
     },
-    /// The directory for a copy has other files.
+    /// The directory for a copy is neither empty nor an earlier copy.
     #[error("{path} has files that are not part of a payload and would be removed: name an empty directory", path = path.display())]
     Occupied {
         /// Path of the directory.
@@ -80,7 +80,7 @@ pub enum PayloadError {
     },
     /// A host lacks a file that is not in the payload.
     #[error(
-        "the payload has no file with the hash {sha256}; the host answered for another payload; the operator retries"
+        "the payload has no file with the hash {sha256}, because the host answered for another payload; the operator retries"
     )]
     NotInPayload {
         /// Hash of the file.
@@ -240,7 +240,7 @@ impl Payload {
         let unreadable = |source| PayloadError::Unreadable { path: blob.path.clone(), source };
         let file = fs::File::open(&blob.path).map_err(unreadable)?;
         let wrong = || PayloadError::WrongContent { path: blob.path.clone() };
-        // One byte more than expected, so that a frame without an end stops there.
+        // Reads at most one byte more than expected, so that a damaged frame cannot unpack without end.
         let mut content = zstd::Decoder::new(file).map_err(|_| wrong())?.take(blob.size + 1);
         let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 256 << 10]);
         loop {

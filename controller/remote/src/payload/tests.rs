@@ -76,7 +76,7 @@ fn the_newest_payload_that_is_not_newer_than_the_api_server_is_selected() {
     assert!(Payload::default().manifest(None).is_none());
 }
 
-/// Upgrades a control plane from 1.33 over 1.34 to 1.35, as between two EUS releases of OpenShift. Each other payload changes all nodes.
+/// Upgrades a control plane from 1.33 over 1.34 to 1.35, as between two EUS releases of OpenShift. Each change of the payload changes all nodes.
 #[test]
 fn nodes_skip_a_minor_version_without_a_payload() {
     for (about, minors, changes) in
@@ -130,7 +130,7 @@ fn a_fault_of_a_payload_is_named() {
         assert!(error.to_string().contains(expected), "{name}: {error}");
         assert!(
             error.to_string().contains("again (docs/guide/upgrade.md#the-payload)"),
-            "{name}: {error} says what to do"
+            "{name}: {error} does not say what to do"
         );
     }
 }

@@ -114,12 +114,12 @@ pub enum SshError {
     /// The server offers no SFTP, or something else answers in its place.
     #[error("{address} does not offer SFTP: {why}")]
     NotASftpServer { address: String, why: String },
-    /// The path must not be sent to a host. An error in the operator or in its input.
+    /// The path must not be sent to a host: a fault of the operator or of its input.
     #[error(
         "the operator does not use the path {path:?} on a host, because it {problem}; this is a bug in the operator: report it"
     )]
     BadPath { path: String, problem: &'static str },
-    /// The command must not be sent to a host. An error in the operator or in its input.
+    /// The command must not be sent to a host: a fault of the operator or of its input.
     #[error(
         "the operator does not run the command {command:?}, because it {problem}; this is a bug in the operator: report it"
     )]
@@ -165,7 +165,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns what a message says about the key, with the remedy if it is not another public key on the host.
+    /// Returns the note that follows the key in a message: the cause, and its remedy unless that is to add the public key to the host.
     fn note(self) -> &'static str {
         match self {
             Self::Unknown => "",
@@ -192,7 +192,7 @@ fn after_transfer(why: &str) -> &'static str {
     }
 }
 
-/// Returns the keys that were refused, with the remedy: another public key in `files`, unless each key has a remedy of its own.
+/// Returns the refused keys and the remedy: to add a public key to `files`, unless the note of each key names its own remedy.
 fn refused(tried: &[RefusedKey], files: &str) -> String {
     let keys = tried.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let adds_key = tried.iter().any(|key| matches!(key.why, Refusal::Unknown | Refusal::Closed));
@@ -218,6 +218,36 @@ fn if_reinstalled(host: Option<&str>, offered: &str) -> String {
 }
 
 impl SshError {
+    /// Reports whether the connection or the log-in failed, or the connection broke. Otherwise, the host has let the operator in.
+    pub fn is_of_connection(&self) -> bool {
+        match self {
+            Self::ConnectRefused { .. }
+            | Self::ConnectTimeout { .. }
+            | Self::Unreachable { .. }
+            | Self::NameNotResolved { .. }
+            | Self::HandshakeFailed { .. }
+            | Self::HostKeyMismatch { .. }
+            | Self::HostKeyUnknown { .. }
+            | Self::AuthenticationFailed { .. }
+            | Self::JumpHostUnreachable { .. }
+            | Self::JumpHostKeyMismatch { .. }
+            | Self::JumpHostAuthenticationFailed { .. }
+            | Self::JumpHostRefused { .. }
+            | Self::UnreachableFromJumpHost { .. }
+            | Self::Disconnected { .. } => true,
+            Self::CommandTimeout { .. }
+            | Self::CommandRefused { .. }
+            | Self::TransferFailed { .. }
+            | Self::DiskFull { .. }
+            | Self::NotASftpServer { .. }
+            | Self::BadPath { .. }
+            | Self::BadCommand { .. }
+            | Self::TooLarge { .. }
+            | Self::TooManyEntries { .. }
+            | Self::Source { .. } => false,
+        }
+    }
+
     /// Adds the name of the host, which the remedy for a changed host key needs.
     #[must_use]
     pub fn of_host(mut self, name: &str) -> Self {
@@ -249,7 +279,8 @@ impl SshError {
             Self::CommandTimeout { .. } => Reason::HostCallFailed,
             Self::TransferFailed { .. } | Self::TooLarge { .. } => Reason::TransferFailed,
             Self::DiskFull { .. } => Reason::DiskFull,
-            Self::BadPath { .. } | Self::BadCommand { .. } | Self::TooManyEntries { .. } => Reason::InternalError,
+            Self::BadPath { .. } | Self::BadCommand { .. } => Reason::InternalError,
+            Self::TooManyEntries { .. } => Reason::HostFilesChanged,
             Self::Source { .. } => Reason::PayloadInvalid,
         }
     }
@@ -279,7 +310,7 @@ mod tests {
             (&[Unknown, Factor], "in AuthenticationMethods of its sshd_config): add one of these public keys to"),
             (&[Factor], "in AuthenticationMethods of its sshd_config)"),
             (&[Sha1, Factor], "use an Ed25519 or ECDSA key), SHA256:1 (accepted"),
-            // Nothing else would help.
+            // A closed connection has no other known remedy.
             (&[Sha1, Closed], "(the host closed the connection): add one of these public keys to"),
         ] {
             let key = |(i, why): (usize, &Refusal)| RefusedKey { fingerprint: format!("SHA256:{i}"), why: *why };

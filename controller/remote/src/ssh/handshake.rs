@@ -68,7 +68,7 @@ impl LoggedIn {
     }
 }
 
-/// Observations of the connection's task.
+/// State that the connection's task reports.
 #[derive(Default)]
 pub(super) struct TaskState {
     host_key: Mutex<Option<HostKey>>,
@@ -97,7 +97,7 @@ impl Drop for Client {
     }
 }
 
-/// Cause of the end of the connection's task.
+/// Error with which the connection's task ended.
 #[derive(Debug)]
 pub(super) enum End {
     Protocol(russh::Error),
@@ -211,7 +211,7 @@ pub(super) async fn direct(target: &Target, deadline: Instant) -> Result<(Logged
     }
 }
 
-/// Performs the steps after the TCP connection: key exchange, host key check, log-in.
+/// Performs the steps after the TCP connection: key exchange, host key check, log-in. `algorithms` are the host key algorithms to request.
 pub(super) async fn establish<S>(
     target: &Target,
     stream: S,
@@ -259,7 +259,7 @@ fn config(host_keys: Vec<Algorithm>) -> client::Config {
 pub(super) async fn resolve(target: &Target, deadline: Instant) -> Result<Vec<SocketAddr>, SshError> {
     let address = target.address.clone();
     let name = target.address.trim_start_matches('[').trim_end_matches(']');
-    // The host has no part in a look-up that takes too long.
+    // A look-up that takes too long is an error of the name, because the host has no part in it.
     let found = timeout_at(deadline, tokio::net::lookup_host((name, target.port))).await;
     let found: Vec<SocketAddr> = match found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(found) => found.collect(),

@@ -104,7 +104,7 @@ pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Text in `SshError::TransferFailed` if the user lacks the permission.
+/// Text of `SshError::TransferFailed::why` if the user lacks the permission.
 pub const PERMISSION_DENIED: &str = "permission denied";
 
 /// Describes the error of a request, without control characters of the server.

@@ -123,7 +123,7 @@ async fn a_file_is_rewritten_in_place() {
     assert_eq!(error.reason(), "TransferFailed");
 }
 
-/// Content that a file has if the connection breaks between the write and the truncation.
+/// Checks the content that a file has if the connection breaks between the write and the truncation.
 #[test]
 fn surplus_bytes_are_overwritten_before_a_file_is_truncated() {
     for (old, new, expected) in [

@@ -109,7 +109,7 @@ impl Run {
     }
 
     /// Applies the pool with a change. A refused change is discarded, so that it does not affect later rows.
-    async fn edit(&self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
+    pub(super) async fn edit(&self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         let mut pool = self.pool.lock().clone();
         edit(&mut pool);
         self.world.apply(&pool).await?;
@@ -178,10 +178,18 @@ impl Run {
             (names::ACCEPTANCE, self.world.names.suffix.as_str()),
         ] {
             let found = node.labels().get(key);
-            ensure!(found.is_some_and(|found| found == expected), "the label {key} of the Node is {found:?}");
+            ensure!(
+                found.is_some_and(|found| found == expected),
+                "the label {key} of the Node is {found:?}, not {expected}"
+            );
         }
-        let build = node.labels().get("node.kubernetes.io/windows-build").context("the Node has no windows-build")?;
-        ensure!(facts.os_build.starts_with(build), "windows-build is {build}, and the host has {}", facts.os_build);
+        let build =
+            node.labels().get("node.kubernetes.io/windows-build").context("the Node has no label windows-build")?;
+        ensure!(
+            facts.os_build.starts_with(build),
+            "the label windows-build of the Node is {build}, but the host has build {}",
+            facts.os_build
+        );
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
         ensure!(taints.iter().any(|t| t.key == names::ACCEPTANCE), "the Node lacks the taint of the template");
         Ok(format!("{} {}", facts.os_name, facts.os_build))
@@ -285,7 +293,9 @@ impl Run {
         }
         let name = self.world.names.name();
         kubectl.args(["--namespace", "default", "exec", &name, "--", "cmd.exe", "/c", "echo", &mark]);
-        let output = tokio::time::timeout(self.args.timeout, kubectl.kill_on_drop(true).output()).await?;
+        let output = tokio::time::timeout(self.args.timeout, kubectl.kill_on_drop(true).output()).await;
+        let output =
+            output.with_context(|| format!("kubectl exec did not end within {} s", self.args.timeout.as_secs()))?;
         let output = output.context("cannot run kubectl, which this row needs")?;
         let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success() && said.trim() == mark, "kubectl exec printed: {said} {error}");
@@ -294,7 +304,7 @@ impl Run {
 
     /// Adds settings to the template and waits until the node follows another version.
     pub(super) async fn change(&self, more: Value) -> anyhow::Result<String> {
-        let from = self.world.see().await?.follows().context("the node is not Ready")?;
+        let from = self.world.see().await?.follows().context("the pool or the node is not Ready and up to date")?;
         self.edit(|pool| {
             if let (Some(spec), Value::Object(more)) = (pool["spec"]["template"]["spec"].as_object_mut(), more) {
                 spec.extend(more);
@@ -481,12 +491,12 @@ impl Run {
     pub(crate) async fn removal(&self) -> anyhow::Result<String> {
         self.world.remove(&self.world.names).await?;
         self.host.check_directories(&self.before).await?;
-        Ok("no pool, WindowsInstance or Node is left, and the host has no directory of the operator".to_owned())
+        Ok("no pool, WindowsInstance or Node is left, and the host has no directory of the operator that it did not have before".to_owned())
     }
 }
 
-/// Runs `begin`, `status`, `end` and `status`. `end` is sent even after a failure, on its own connection, because a remaining request keeps
-/// the node drained.
+/// Runs `begin`, `status`, `end` and `status`. `end` is sent even after a failure, on its own connection, and once more if that breaks, because a
+/// remaining request keeps the node drained.
 async fn maintenance_commands(
     wicd: &str,
     run: impl AsyncFn(&[&str]) -> anyhow::Result<Vec<judge::Output>>,

@@ -8,7 +8,7 @@ use api::{
     payload::{MANIFEST, Manifest},
 };
 use controller::{
-    args::{CheckHost, Output},
+    args::{CheckHost, Login, Output},
     commands::check,
 };
 use parking_lot::Mutex;
@@ -100,8 +100,17 @@ impl Run {
     }
 
     pub(super) async fn check_results(&self, api_server: Option<String>) -> anyhow::Result<Vec<Value>> {
+        self.check_results_of(api_server, self.args.login.clone()).await
+    }
+
+    /// Checks the host as another user.
+    pub(super) async fn check_results_as(&self, user: String) -> anyhow::Result<Vec<Value>> {
+        self.check_results_of(None, Login { user, ..self.args.login.clone() }).await
+    }
+
+    async fn check_results_of(&self, api_server: Option<String>, login: Login) -> anyhow::Result<Vec<Value>> {
         let wicd = self.args.wicd.clone().context("needs --wicd")?;
-        let (address, login) = (self.args.host.clone(), self.args.login.clone());
+        let address = self.args.host.clone();
         let asked = CheckHost {
             address,
             login,

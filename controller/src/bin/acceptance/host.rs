@@ -11,7 +11,7 @@ use super::judge::Output;
 const LIMIT: Duration = Duration::from_mins(3);
 /// Maximum size of an output in bytes.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
-/// Directories that the operator creates and removes on a host.
+/// Directories that the operator creates on each host, and that a removal of the host deletes.
 const DIRECTORIES: [&str; 3] = [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet"];
 /// Program that Wine has and Windows does not.
 const WINECFG: &str = r"C:\windows\system32\winecfg.exe";

@@ -9,9 +9,9 @@ pub(crate) struct Outcome {
     pub(crate) text: String,
 }
 
-/// Result of a row whose evidence shows that it works.
+/// Result of a row whose evidence shows that its subject works.
 pub(crate) const PASSED: &str = "passed";
-/// Result of a row that does not work.
+/// Result of a row whose subject does not work, or whose output is unexpected.
 pub(crate) const FAILED: &str = "failed";
 /// Result of a row that was not run, or could not be observed.
 pub(crate) const SKIPPED: &str = "skipped";
@@ -260,7 +260,7 @@ pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
     Some(if missing.is_empty() {
         passed(format!("services that run or are not needed: {seen}"))
     } else {
-        failed(format!("{} does not run; services that run: {seen}", missing.join(", ")))
+        failed(format!("not running: {}; services that run or are not needed: {seen}", missing.join(", ")))
     })
 }
 
@@ -437,11 +437,14 @@ const ABOVE: [&str; 3] = [r"C:\var", r"C:\var\lib", r"C:\var\log"];
 
 /// Judges `icacls` of [`ABOVE`]: users may only read.
 pub(crate) fn directories_above(outputs: &[Output]) -> Option<Outcome> {
-    lists(outputs, &ABOVE, "users may only read", |list| {
-        list.iter().all(|(account, rights)| {
-            matches!(*account, r"BUILTIN\Administrators" | r"NT AUTHORITY\SYSTEM" | "CREATOR OWNER")
-                || rights.last() == Some(&"RX") && !rights.contains(&"IO")
-        })
+    lists(outputs, &ABOVE, "users may only read", users_may_only_read)
+}
+
+/// Reports whether all but SYSTEM and administrators may only read.
+pub(super) fn users_may_only_read(list: &[Entry<'_>]) -> bool {
+    list.iter().all(|(account, rights)| {
+        matches!(*account, r"BUILTIN\Administrators" | r"NT AUTHORITY\SYSTEM" | "CREATOR OWNER")
+            || rights.last() == Some(&"RX") && !rights.contains(&"IO")
     })
 }
 

@@ -216,7 +216,7 @@ fn services_that_come_late_or_not_at_all_are_told_apart() {
     );
     let mut never = late;
     never[10] = stopped();
-    assert!(after_restart(&never).unwrap().text.starts_with("kubelet does not run; "));
+    assert!(after_restart(&never).unwrap().text.starts_with("not running: kubelet; "));
 }
 
 #[test]

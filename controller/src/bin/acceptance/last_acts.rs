@@ -14,7 +14,7 @@ use super::{
 
 /// Command that prints whether Defender checks files when they are used.
 const PROTECTION: &str = "powershell.exe -NoProfile -Command (Get-MpComputerStatus).RealTimeProtectionEnabled";
-/// Value of the registry with containerd's exclusion, as arguments of `reg.exe`.
+/// Registry value with containerd's exclusion, as arguments of `reg.exe`.
 const EXCLUSION: &str =
     r#""HKLM\SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions\Processes" /v C:\k\containerd\containerd.exe"#;
 /// Commands that query kubelet's service, and suspend its process, which then cannot end by itself.

@@ -2,6 +2,7 @@
 //! and is not in any image.
 
 mod acts;
+mod environments;
 mod first_acts;
 mod first_hour;
 mod host;
@@ -75,6 +76,12 @@ struct Args {
     /// Payload for a minor version of Kubernetes, whose programs are tried before the host joins. May be repeated.
     #[arg(long, value_name = "DIRECTORY")]
     payload: Vec<PathBuf>,
+    /// User of the host who is no administrator, and whom the same private key lets log in, for the row `ordinary-user`.
+    #[arg(long, value_name = "NAME")]
+    ordinary_user: Option<String>,
+    /// Library of the payload and its class, for the row `credential-plugin`.
+    #[arg(long, value_name = "FILE=CLSID")]
+    credential_plugin: Option<String>,
     /// Run only the rows that answer the ten checks of the first hour on a real host, and print one page for the project.
     #[arg(long)]
     first_hour: bool,

@@ -10,7 +10,7 @@ fn has_address(text: &str, address: &str) -> bool {
 }
 
 /// Judges `sc query kube-proxy`, and the other outputs with `judge`. Without kube-proxy, there is no hybrid overlay.
-fn overlay(outputs: &[Output], judge: impl Fn(&[Output]) -> Option<Outcome>) -> Option<Outcome> {
+pub(super) fn overlay(outputs: &[Output], judge: impl Fn(&[Output]) -> Option<Outcome>) -> Option<Outcome> {
     let (service, rest) = outputs.split_first()?;
     if is_no_service(service) {
         return Some(skipped("the host has no kube-proxy of a hybrid overlay"));

@@ -59,7 +59,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that an operation leaves the access lists below a directory that has the access list of wicd.
+    /// Checks that an operation keeps the access list of a directory in `C:\k`. wicd replaces the lists there only when it takes `C:\k` over.
     pub(crate) async fn own_access_list(&self) -> anyhow::Result<String> {
         let kept = async {
             self.succeed(&[r"mkdir C:\k\acceptance", r"icacls.exe C:\k\acceptance /grant *S-1-5-32-545:R"]).await?;
@@ -107,7 +107,7 @@ impl Run {
     }
 }
 
-/// Reports whether the report of an instance is that its directory belongs to users.
+/// Reports whether the operator says that it refuses a directory, because it belongs to the group of ordinary users.
 fn is_refusal(says: &str) -> bool {
     says.starts_with("DirectoryRefused: ") && says.contains(USERS)
 }

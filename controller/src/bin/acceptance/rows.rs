@@ -4,6 +4,7 @@ use futures::future::LocalBoxFuture;
 
 use super::{
     acts::Run,
+    environments,
     host::Kind,
     judge::{self, Judge},
     networks,
@@ -85,6 +86,9 @@ pub(crate) const ROWS: &[Row] = &[
     Row { needs: Need::Payload, ..act("programs", WINDOWS, |run| Box::pin(run.programs())) },
     Row { needs: Need::Wicd, ..act("check-host", ANY, |run| Box::pin(run.check_host())) },
     Row { needs: Need::Wicd, ..act("api-server-unknown", WINDOWS, |run| Box::pin(run.api_server_unknown())) },
+    Row { needs: Need::Wicd, ..act("facts-while-servicing", WINDOWS, |run| Box::pin(run.facts_while_servicing())) },
+    Row { needs: Need::Wicd, ..act("other-antivirus", WINDOWS, |run| Box::pin(run.other_antivirus())) },
+    Row { needs: Need::Wicd, ..act("ordinary-user", WINDOWS, |run| Box::pin(run.ordinary_user())) },
     act("join", ANY, |run| Box::pin(run.join())),
     act("node-facts", ANY, |run| Box::pin(run.node_facts())),
     act("windows-facts", WINDOWS, |run| Box::pin(run.windows_facts())),
@@ -98,6 +102,8 @@ pub(crate) const ROWS: &[Row] = &[
     host("access-lists", &[r"icacls.exe C:\k", r"icacls.exe C:\windows\wicd", r"icacls.exe C:\var\lib\kubelet", r"icacls.exe C:\var\lib\kubelet\pki", r"icacls.exe C:\k\volume-plugins"], judge::access_lists),
     host("owner", &[r"dir /q C:\"], judge::owner),
     host("directories-above", &[r"icacls.exe C:\var", r"icacls.exe C:\var\lib", r"icacls.exe C:\var\log"], judge::directories_above),
+    host("parents-held", &[r"(ren C:\var acceptance-var && ren C:\acceptance-var var && echo renamed)", r"(ren C:\var\log acceptance-log && ren C:\var\acceptance-log log && echo renamed)"], environments::parents_held),
+    without_node("authorized-keys", &["sc.exe queryex sshd", r"icacls.exe C:\ProgramData\ssh\administrators_authorized_keys"], environments::authorized_keys),
     act("cni-directories", WINDOWS, |run| Box::pin(run.cni_directories())),
     host("libraries", &["powershell.exe -NoProfile -Command (Get-Process -Name wicd).Modules.FileName"], judge::libraries),
     host("pod-volumes", &[r"icacls.exe C:\var\lib\kubelet\pods"], judge::pod_volumes),
@@ -115,6 +121,7 @@ pub(crate) const ROWS: &[Row] = &[
     host("clean-shutdown", &[events!("EventID=7043 or EventID=6005")], judge::clean_shutdown),
     host("hybrid-endpoint", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints"], networks::hybrid_endpoint),
     host("overlay-network", &["sc.exe query kube-proxy", r"type C:\k\cni\config\cni.conf", "hnsdiag.exe list networks -d"], networks::overlay_network),
+    host("vxlan-port", &["sc.exe query kube-proxy", r"type C:\k\wicd\desired.json", "hnsdiag.exe list networks -d"], environments::vxlan_port),
     host("overlay-adapter", &["sc.exe query kube-proxy", r"type C:\k\kube-proxy.conf", "ipconfig.exe /all"], networks::overlay_adapter),
     host("overlay-proxy", &["sc.exe query kube-proxy", r#"findstr.exe /l /c:"has not created the network" C:\var\log\wicd\windows-instance-config-daemon.exe.INFO"#, r"findstr.exe /b E C:\var\log\kube-proxy\kube-proxy.log", "hnsdiag.exe list loadbalancers"], networks::overlay_proxy),
     host("endpoint-again", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints", r#"powershell.exe -NoProfile -Command "$old = Get-HnsEndpoint | Where-Object Name -eq VIPEndpoint; if ($old) { $old | Remove-HnsEndpoint; Start-Sleep 150 }""#, "hnsdiag.exe list endpoints"], networks::endpoint_again),
@@ -131,6 +138,7 @@ pub(crate) const ROWS: &[Row] = &[
     act("replaced-in-use", WINDOWS, |run| Box::pin(run.replaced_in_use())),
     act("update", ANY, |run| Box::pin(run.update())),
     act("rollback", ANY, |run| Box::pin(run.rollback())),
+    act("credential-plugin", WINDOWS, |run| Box::pin(run.credential_plugin())),
     act("hung-service", WINDOWS, |run| Box::pin(run.hung_service())),
     host("old-programs", &[r"(if exist C:\k\*.old-* (dir /b C:\k\*.old-*) else echo none)"], judge::none_left),
     image("drain", IMAGES, |run| Box::pin(run.drain())),
@@ -161,14 +169,20 @@ mod tests {
     /// Rows with a function that depend on Windows itself or on containerd.
     const OF_WINDOWS: &str = "programs api-server-unknown windows-facts cni-directories memory log-rotation pod-network node-log \
                               after-restart pre-pull images-pinned pod-accounts replaced-in-use maintenance-on-host \
-                              patched-restart own-access-list others-files lost-exclusion support-data hung-service";
+                              patched-restart own-access-list others-files lost-exclusion support-data hung-service \
+                              facts-while-servicing other-antivirus ordinary-user credential-plugin";
 
-    /// Returns the row ids in the last column of the page's tables.
+    /// Returns the row ids in the last column of the page's tables. Each check has at least one.
     fn of_page() -> BTreeSet<&'static str> {
         let rows = PAGE.lines().filter(|line| line.starts_with("| **"));
         let cells = rows.filter_map(|line| line.trim_end_matches([' ', '|']).rsplit(" | ").next());
-        // A manual check has a reason there, and no code span.
-        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
+        let mut found = BTreeSet::new();
+        for cell in cells {
+            let ids = cell.split('`').skip(1).step_by(2).filter(|id| !id.starts_with("--")).collect::<Vec<_>>();
+            assert!(!ids.is_empty(), "no row: {cell}");
+            found.extend(ids);
+        }
+        found
     }
 
     #[test]

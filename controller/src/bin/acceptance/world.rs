@@ -245,7 +245,7 @@ impl World {
         let is_it = |address: &str| {
             address == self.address || address.parse().is_ok_and(|address: IpAddr| addresses.contains(&address))
         };
-        for instance in self.instances().list(&all).await.context("failed to list the WindowsInstances")?.items {
+        for instance in self.instances().list(&all).await.context("cannot list the WindowsInstances")?.items {
             let host = &instance.spec.host;
             let pool = &instance.spec.pool_ref.name;
             ensure!(
@@ -254,7 +254,7 @@ impl World {
                 host.name
             );
         }
-        for pool in self.pools().list(&all).await.context("failed to list the WindowsNodePools")?.items {
+        for pool in self.pools().list(&all).await.context("cannot list the WindowsNodePools")?.items {
             let port_of =
                 |host: &api::Host| host.port.or(pool.spec.ssh.as_ref().and_then(|ssh| ssh.port)).unwrap_or(22);
             let listed = pool.spec.hosts().iter().any(|host| is_it(&host.address) && port_of(host) == i32::from(port));
@@ -264,7 +264,7 @@ impl World {
                 pool.name_any()
             );
         }
-        for node in self.nodes().list(&all).await.context("failed to list the Nodes")?.items {
+        for node in self.nodes().list(&all).await.context("cannot list the Nodes")?.items {
             let found = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
             ensure!(
                 !found.into_iter().any(|a| is_it(&a.address)),
@@ -421,7 +421,8 @@ impl World {
         gone(self.budgets().delete(&self.names.held(), &DeleteParams::default()).await)
     }
 
-    /// Deletes the pool and the PodDisruptionBudget of a run, waits until the operator has released the host, and then deletes the pods and the Secret.
+    /// Deletes the PodDisruptionBudget and the pool of a run, waits until the operator has removed the host, and then deletes the pods and the
+    /// Secret.
     pub(crate) async fn remove(&self, of: &Names) -> anyhow::Result<()> {
         let (now, name) = (DeleteParams::default(), of.name());
         let made = ListParams::default().labels(&format!("{}={}", names::ACCEPTANCE, of.suffix));

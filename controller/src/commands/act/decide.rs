@@ -235,7 +235,7 @@ fn failures(status: &WindowsInstanceStatus) -> impl Iterator<Item = &Failures> {
     [status.failures.as_ref(), status.address_failures.as_ref(), of_key, of_images].into_iter().flatten()
 }
 
-/// Retries the host at once.
+/// Requests a retry of the host at once, if it has failed or its Node is not Ready.
 pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     let status = instance.status.clone().unwrap_or_default();
     let message = if let Some(failures) = failures(&status).next() {
@@ -333,7 +333,7 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
     Ok(Change::annotate(key::ABANDON, "true", message).asks(question))
 }
 
-/// Trusts the host key that the host presented.
+/// Trusts the host key with this fingerprint, if a fault of the host asks for it. After a mismatch, only the key that the host showed is trusted.
 pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
     let status = instance.status.clone().unwrap_or_default();
     if instance.annotations().get(key::TRUST_HOST_KEY).is_some_and(|trusted| trusted == fingerprint) {

@@ -124,7 +124,7 @@ fn only_a_waiting_version_or_removal_is_approved() {
 }
 
 #[test]
-fn hosts_that_leave_the_own_list_of_a_pool_are_named() {
+fn hosts_that_left_the_pools_own_list_are_named() {
     let mut status = waits(false, 2);
     status["inventory"] = Value::Null;
     let mut pool = pool(&json!({}), &json!({}), &status);
@@ -135,7 +135,7 @@ fn hosts_that_leave_the_own_list_of_a_pool_are_named() {
 }
 
 #[test]
-fn a_pause_does_not_shorten_another() {
+fn a_time_does_not_end_a_pause_without_an_end() {
     let (past, soon, late) = ("2027-01-15T01:00:00Z", "2027-01-15T03:00:00Z", "2027-01-15T04:00:00Z");
     let rollout = |field: &str, value: Value| json!({"spec": {"rollout": {field: value}}});
     let (forever, until) = (rollout("paused", true.into()), |time: &str| rollout("pausedUntil", time.into()));

@@ -155,7 +155,7 @@ pub const CHECKS: &[Check] = &[
     check("antivirus", "No antivirus needs an exclusion that the operator does not add itself.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("updates", "The host's Windows has the update that nodes need.", "limits.md#versions-of-windows", Host(host::warning)),
-    check("support", "Microsoft's support of the host's Windows does not end this year.", "limits.md#versions-of-windows", Host(host::warning)),
+    check("support", "Microsoft supports the host's Windows beyond this year.", "limits.md#versions-of-windows", Host(host::warning)),
     check("gmsa", "The host can use the accounts that were named. Only with --gmsa.", "../guide/workloads.md#group-managed-service-accounts-gmsa", Host(host::accounts)),
     check("wmco", "The Windows Machine Config Operator does not hold its lock.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::wmco)),
     check("package", "No object in the namespace of the operator can start WMCO again.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::package)),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_the_worst_finding_and_where_to_read_on() {
+    fn a_row_has_the_reason_of_the_worst_finding_and_a_link() {
         use crate::commands::check::row::Finding;
         use api::Reason;
         let of = |id: &str| CHECKS.iter().find(|check| check.id == id).unwrap();

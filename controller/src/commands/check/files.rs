@@ -113,7 +113,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Adds a file. The limits of the operator apply to its size.
+    /// Adds a file, unless it exceeds one of the operator's limits: the size of a file, the number of files, or their total size.
     fn add_file(&mut self, path: &Path) {
         let mut bytes = Vec::new();
         let read = fs::File::open(path).and_then(|file| file.take(self.limits.file + 1).read_to_end(&mut bytes));

@@ -34,7 +34,7 @@ pub(super) struct Facts {
 /// Logs in and queries the host.
 ///
 /// # Errors
-/// Fails when the key or `wicd.exe` cannot be read.
+/// Fails when the private key or `wicd.exe` cannot be read, or the host key is invalid.
 pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
     let target = host_session::target(&args.address, &args.login, LIMIT)?;
     let operator = host_session::operator(&args.wicd)?;
@@ -129,7 +129,7 @@ pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
         }
         "restart" => "no restart of Windows that needs a user is pending",
         "antivirus" => "no antivirus needs an exclusion that the operator does not add itself",
-        "support" => "Microsoft's support of this version of Windows does not end this year",
+        "support" => "Microsoft supports this version of Windows beyond this year",
         "updates" => "Windows has the update that nodes need",
         _ => "no other container runtime is installed",
     };

@@ -151,7 +151,7 @@ where
     }
 }
 
-/// Returns the operator's user, which policies name: the service account of this process, if it is one of the namespace, otherwise the default.
+/// Returns the operator's user, which policies name: the ServiceAccount of this process if it belongs to the namespace, otherwise the default one.
 async fn operator_user(client: &Client, namespace: &str) -> String {
     let me = csr::operator_user(client).await.ok();
     let is_account = |user: &String| user.starts_with(&format!("system:serviceaccount:{namespace}:"));
@@ -287,7 +287,7 @@ pub(super) fn pools(facts: &Facts) -> Outcome {
     })
 }
 
-/// Warns about pools and nodes that an upgrade of the cluster waits for. A pool in mode Plan follows no version.
+/// Warns about pools and nodes for which an upgrade of the cluster must wait. A pool in mode Plan follows no version.
 pub(super) fn upgrade(facts: &Facts) -> Outcome {
     let (pools, nodes, info) = match (&facts.pools, &facts.nodes, &facts.version) {
         (Ok(pools), Ok(nodes), Ok(info)) => (pools, nodes, info),

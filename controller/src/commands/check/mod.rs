@@ -44,8 +44,8 @@ pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) 
 /// Checks a host, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// Fails when the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is not an error: the exit
-/// status reports it.
+/// Fails when the private key or `wicd.exe` cannot be read, the host key is invalid, or the results cannot be printed. A host that cannot become a
+/// node is not an error: the exit status reports it.
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let output = args.output;
     catalog::print(Facts::Host(&host::observe(args).await?), output)
@@ -54,7 +54,7 @@ pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
 /// Checks a host, and returns the results that `-o json` prints.
 ///
 /// # Errors
-/// Fails when the key or `wicd.exe` cannot be read. A host that cannot become a node is not an error.
+/// Fails when the private key or `wicd.exe` cannot be read, or the host key is invalid. A host that cannot become a node is not an error.
 pub async fn host_results(args: CheckHost) -> anyhow::Result<Vec<Value>> {
     Ok(catalog::objects(&catalog::outcomes(Facts::Host(&host::observe(args).await?))))
 }

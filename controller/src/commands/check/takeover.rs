@@ -23,7 +23,7 @@ use kube::{
 use remote::ssh::HostKey;
 use wnp_core::{
     enumeration::counted,
-    inventory::wmco_nodes::wmco_nodes,
+    inventory::{address::canonical, wmco_nodes::wmco_nodes},
     node::username::decrypt_username,
     render::{ImageSources, Rendered, Stored},
     rollout::lost_settings::{self, Loss, images, losses},
@@ -76,7 +76,7 @@ pub(super) struct Facts {
     nodes: Read<Vec<Node>>,
     /// Names of the nodes of WMCO.
     theirs: BTreeSet<String>,
-    /// Names of the nodes without a recorded host key, which no pool of this cluster would adopt.
+    /// Names of the nodes without a recorded host key, which no pool adopts unless its list declares their key.
     unproven: BTreeSet<String>,
     conditions: Read<Vec<DynamicObject>>,
     key: Result<Arc<Key>, SecretError>,
@@ -198,10 +198,12 @@ impl ClusterReader {
         pools.map(|pools| pools.items).unwrap_or_default()
     }
 
-    /// Returns the names of the nodes whose host key is neither on the Node, nor in WMCO's ConfigMap, nor in the known hosts of a pool with the
-    /// policy `Strict`. Returns no name if a pool trusts host keys at the adoption.
+    /// Returns the names of the nodes whose host key is neither on the Node, nor in WMCO's ConfigMap, nor in a pool: in an entry of its own list, or,
+    /// with the policy `Strict`, in its known hosts. Returns no name if a pool trusts host keys at the adoption.
     async fn unproven(&self, nodes: &[&Node], pools: &[WindowsNodePool]) -> BTreeSet<String> {
         let lacks_key = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
+        let with_key = pools.iter().flat_map(|pool| pool.spec.hosts()).filter(|host| host.host_key.is_some());
+        let declared: BTreeSet<String> = with_key.map(|host| canonical(&host.address)).collect();
         let pools: Vec<Ssh> = pools.iter().map(|pool| pool.spec.ssh()).collect();
         if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
             return BTreeSet::new();
@@ -212,7 +214,8 @@ impl ClusterReader {
         for node in nodes.iter().filter(lacks_key) {
             let is_known = async {
                 for address in names_of(node) {
-                    if noted.of(&address, None).await.is_ok_and(|key| key.is_some()) {
+                    let is_declared = declared.contains(&canonical(&address));
+                    if is_declared || noted.of(&address, None).await.is_ok_and(|key| key.is_some()) {
                         return true;
                     }
                     for ssh in pools.iter().filter(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::Strict)) {

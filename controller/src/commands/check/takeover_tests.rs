@@ -210,6 +210,12 @@ async fn each_obstacle_to_a_takeover_is_found_by_its_check() {
             cluster.annotate(key::SSH_HOST_KEY, None);
             cluster.pool(&json!({"hostKeyPolicy": "TrustOnAdoption"}));
         }),
+        ("no host key, and the entry in a pool declares it", "", |cluster| {
+            cluster.annotate(key::SSH_HOST_KEY, None);
+            let hosts = json!([{"name": "win-1", "address": "10.0.0.1", "hostKey": host_key()}]);
+            let pool = json!({"metadata": {"name": "own"}, "spec": {"inventory": {"hosts": hosts}}});
+            cluster.api.instead(POOLS, list("WindowsNodePool", "windowsmachineconfig.openshift.io/v1alpha1", &[pool]));
+        }),
         ("no host key, and a pool has it among its known hosts", "", |cluster| {
             cluster.annotate(key::SSH_HOST_KEY, None);
             cluster.know("10.0.0.1");

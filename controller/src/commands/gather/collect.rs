@@ -32,7 +32,7 @@ fn is_missing(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
 }
 
-/// Returns the message for an error.
+/// Returns the message about an error, with the remedy if the user lacks a right.
 fn words(error: &anyhow::Error) -> String {
     let words = match error.downcast_ref() {
         // The user lacks the right, not the operator.
@@ -140,7 +140,13 @@ impl Reader {
             // YAML is longer than JSON.
             let objects = plan::newest_events(objects, MAX_FILE_BYTES / 2);
             if objects.len() < listed {
-                folder.failed(&path, &format!("the oldest {} are left out", listed - objects.len()));
+                folder.failed(
+                    &path,
+                    &format!(
+                        "the oldest {} events are left out, because the file is limited in size",
+                        listed - objects.len()
+                    ),
+                );
             }
             return folder.object(&path, json!({"apiVersion": "v1", "kind": "List", "items": objects}));
         }
@@ -183,7 +189,7 @@ impl Reader {
         match self.list("/api/v1/pods", &query, "application/json", MAX_OBJECTS).await {
             Ok((pods, has_more)) => {
                 if has_more {
-                    let left_out = format!("there are more than {}; the rest is left out", pods.len());
+                    let left_out = format!("there are more than {} pods; the rest is left out", pods.len());
                     folder.failed(&format!("pods on {node}"), &left_out);
                 }
                 let path = format!("cluster-scoped-resources/core/nodes/{node}.pods.yaml");

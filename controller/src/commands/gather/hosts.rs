@@ -176,7 +176,7 @@ fn host_key(instance: &WindowsInstance, ssh: &api::Ssh) -> anyhow::Result<HostKe
 
 fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Folder) {
     let Unpacked { files, refused } = unpacked;
-    folder.note(&format!("host {name}"), &format!("{} parts", files.len()));
+    folder.note(&format!("host {name}"), &format!("{} files", files.len()));
     for line in &refused {
         folder.failed(&format!("host {name}"), line);
     }

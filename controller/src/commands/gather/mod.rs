@@ -79,7 +79,9 @@ fn since(args: &Gather, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
     let Some(since) = given(&args.since) else { return Ok(None) };
     let duration: SignedDuration =
         since.parse().with_context(|| format!("--since {since:?} is not a duration such as 90m or 24h"))?;
-    now.checked_sub(duration.abs()).map(Some).context("--since is too long")
+    now.checked_sub(duration.abs())
+        .map(Some)
+        .context("--since reaches too far back: name a shorter duration, for example 24h")
 }
 
 async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {

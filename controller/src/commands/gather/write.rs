@@ -15,7 +15,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::redact;
 
-/// Maximum size of a file in bytes: about one hour of the log at level `debug`. Longer text is cut at the beginning, because faults are at the end.
+/// Maximum size of a file in bytes, apart from what redaction adds: about one hour of the log at level `debug`. Longer text is cut at the beginning,
+/// because faults are at the end.
 pub(super) const MAX_FILE_BYTES: usize = 10 << 20;
 /// Maximum size of all files in bytes. The archive is about a tenth as large, so it can still be attached to a support case.
 const MAX_TOTAL_BYTES: u64 = 1 << 30;

@@ -103,7 +103,7 @@ mod tests {
         }
         let mut joins = vec![planned("new", "Join", None, "new")];
         with_change(&mut joins, &BTreeSet::new(), &change);
-        assert_eq!(joins, [planned("new", "Join", None, "new")], "who joins gets the release anyway");
+        assert_eq!(joins, [planned("new", "Join", None, "new")], "a host that joins gets the release anyway");
     }
 
     #[test]

@@ -51,7 +51,7 @@ const FILES: [(&str, &str, &str); 3] = [
     ("app.js", "text/javascript; charset=utf-8", include_str!("page/app.js")),
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
 ];
-/// Headers of each answer: no content from other sites is loaded, no other site learns the path, and nothing is cached.
+/// Headers of each answer. With them, browsers load no content from other sites, tell no other site the path, and cache nothing.
 const HEADERS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -69,7 +69,8 @@ const HEADERS: [(HeaderName, &str); 4] = [
 /// port.
 pub async fn run(args: Ui, cluster: &args::Cluster) -> anyhow::Result<()> {
     let chosen = api_server::choose(cluster).await?;
-    // Checks that the API server answers in time. The client for the watches has no timeout, because nothing may change for long.
+    // Checks that the API server answers in time. The client for the watches has no timeout, because a watch receives nothing as long as nothing
+    // changes.
     api_server::bounded(chosen.config.clone(), cluster.request_timeout).await?;
     let client = Client::try_from(chosen.config).context("cannot make a client for the API server")?;
     let selection = args::Status {
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn meanings_are_words() {
+    fn markdown_becomes_plain_text() {
         for (markdown, expected) in [
             ("A `Lease` is\ngone.", "A Lease is gone."),
             ("See [the list](../guide/list.md#a), or [this](b).", "See the list, or this."),

@@ -56,7 +56,7 @@ struct Kept {
     from: SourceRef,
     in_use: Option<InUse>,
     refused: Option<Refused>,
-    /// Last value of the pool's annotation that requests a manual reconcile.
+    /// Last value of the pool's annotation that requests a manual reconcile. A new value allows another attempt at a refused artifact.
     requested: Option<String>,
 }
 
@@ -129,7 +129,7 @@ impl Flux {
 }
 
 impl Kept {
-    /// Evaluates the object, and fetches its artifact if it is new.
+    /// Evaluates the object, and fetches its artifact if it is new or its next attempt is due.
     async fn look(&mut self, object: &Object, servers: &Servers, services: &str) -> SourceOutcome {
         let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
             Ok(artifact) => artifact,

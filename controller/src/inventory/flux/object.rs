@@ -73,7 +73,7 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
         Ok(Some(object)) => Ok(Object::read(&object.data)),
         Ok(None) => Err(temporary(
             Reason::SourceNotFound,
-            format!("{} does not exist; create it, or name another in inventory.sourceRef", source(from)),
+            format!("{} does not exist; create it, or name another object in inventory.sourceRef", source(from)),
         )),
         Err(kube::Error::Api(status)) if status.code == 404 => Err(temporary(
             Reason::SourceNotFound,

@@ -16,7 +16,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Returns the URL of an artifact if its server is allowed. The error names at most the host of the URL, because the rest may have a secret in it.
+    /// Returns the URL of an artifact if its server is allowed. The error names only the host of the URL, because the rest may contain a secret.
     pub(crate) fn url(&self, text: &str) -> Result<Url, String> {
         let check = "check who writes the status of the source";
         let url = Url::parse(text).map_err(|_| format!("its URL cannot be read: {check}"))?;
@@ -35,14 +35,14 @@ impl Servers {
         }
         let host = api::text::line(&host, 253);
         Err(format!(
-            "the name of its server, {host}, is not that of a Service of this cluster (<service>.<namespace>.svc, or the same with .{} at its end): if \
-             the operator may contact this server, start the operator with --artifact-host {host}; if the DNS of the cluster has another domain, with --cluster-domain",
+            "its server {host} is not a Service of this cluster (<service>.<namespace>.svc, or the same followed by .{}): if the operator may \
+             contact this server, start the operator with --artifact-host {host}; if the cluster has another DNS domain, start it with --cluster-domain",
             self.domain
         ))
     }
 
-    /// Returns those of the server's addresses in `found` that the operator may contact. `services` is the service network: a Service must have an
-    /// address in it, because a Service of type `ExternalName` can name any server.
+    /// Returns those of the server's addresses in `found` that the operator may contact, or an error if there are none. `services` is the service
+    /// network: a Service must have an address in it, because a Service of type `ExternalName` can name any server.
     pub(crate) fn addresses(
         &self,
         url: &Url,
@@ -55,7 +55,7 @@ impl Servers {
             let host = url.host_str().unwrap_or_default();
             return Err(format!(
                 "its server {host} has no address in the network of Services ({services}): if the operator may contact this server, start the operator \
-                 with --artifact-host {host}; if the network is incomplete, with --service-cidr"
+                 with --artifact-host {host}; if the network is incomplete, start it with --service-cidr"
             ));
         }
         Ok(addresses)

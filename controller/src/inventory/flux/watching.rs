@@ -54,7 +54,7 @@ pub(crate) async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<Window
     }
 }
 
-/// Watches an object forever. A panic ends only the current watch, not the pools that depend on it.
+/// Watches an object forever. After a panic, only this watch restarts, and all other tasks go on.
 async fn keep_watching(cx: Arc<Context>, key: Key) {
     loop {
         if let Err(fault) = catch(watch(cx.clone(), key.clone())).await {

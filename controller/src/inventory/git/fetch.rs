@@ -173,7 +173,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
     }
 }
 
-/// Reads the data of a Secret in the operator's namespace.
+/// Reads the data of a Secret in the operator's namespace. A missing or unreadable Secret is an error.
 pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
     let unread = |error| {
         unavailable(format!(
@@ -198,7 +198,7 @@ fn unavailable(message: String) -> SourceError {
     temporary(Reason::CredentialsUnavailable, message)
 }
 
-/// Returns the wait with a jitter of up to 5 %, so that many repositories are not fetched at the same time.
+/// Returns the wait, made up to 5 % longer or shorter at random, so that many repositories are not fetched at the same time.
 fn jitter(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(0.95..1.05))
 }

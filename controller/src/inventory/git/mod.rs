@@ -69,7 +69,7 @@ struct CachedRepository {
 struct State {
     /// True while a fetch is in progress.
     looking: bool,
-    /// True if a push arrived during the fetch in progress, which may have read the references before.
+    /// True if a push arrived during the fetch in progress, which may have read the references before the push.
     is_pushed: bool,
     /// Number of completed fetches, so that each pool evaluates each result once.
     looks: u64,
@@ -192,7 +192,7 @@ impl GitSources {
     }
 
     /// Evaluates the last fetched revision for a pool. If it may not be used, the earlier list stays in force. `known` is the inventory in the pool's
-    /// status.
+    /// status, from which the earlier list is read again after a restart.
     async fn evaluate(
         &self,
         pool: &str,
@@ -297,7 +297,7 @@ impl CachedRepository {
     ) -> bool {
         let mut state = self.lock();
         let by_hand = requested.is_some_and(|r| state.requested.get(pool) != Some(r));
-        // A request from before the first fetch of this process is handled by that fetch.
+        // The first fetch of this process also answers a request that was made before it.
         let is_new = by_hand && (state.looks > 0 || state.requested.contains_key(pool));
         // A request during a fetch waits for the next one.
         if let Some(requested) = requested.filter(|_| !(is_new && state.looking)) {
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use wnp_core::inventory::ownership::HostOwners;
 
-    /// A list that was fetched minutes ago does not show whether a host that another pool has lost since then was added to it.
+    /// A list that was fetched minutes ago does not show a host that moved to it from another pool since then.
     #[test]
     fn a_cached_list_does_not_count_for_a_pool_that_waits_for_a_read() {
         let (remote, mut owners, git) = (CachedRepository::default(), HostOwners::default(), GitSource::default());

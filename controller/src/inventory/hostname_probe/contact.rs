@@ -16,7 +16,7 @@ use remote::ssh::{HostKeyCheck, SshError};
 
 /// Time limit for one contact, so that a deliberately slow host does not block others.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Maximum time limit for connecting and logging in.
+/// Upper limit for the time limit of connecting and logging in.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit for one DNS look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub(super) async fn look_up(name: &str) -> Vec<IpAddr> {
     }
 }
 
-/// Reads the host key of a host whose key is not known yet. Queries the facts of a host whose key is known, after a log-in.
+/// Logs in to a host. If its host key was not known before, returns only the key; otherwise, queries the name and the ids of the host, too.
 pub(super) async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
     if let Ok(result) = tokio::time::timeout(LIMIT, try_contact(cx, ask)).await {
         return result.map_err(|error| failure(ask, &error));

@@ -1,5 +1,5 @@
-//! Pools that the operator creates for sources of WMCO. Users may set every field of such a pool except its source. The operator deletes such a pool
-//! only if no other client has ever written to it.
+//! Pools that the operator creates for sources of WMCO. Users may set every field of such a pool, but a pool with another source no longer belongs to
+//! its source. The operator deletes such a pool only if no other client owns any of its fields.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ use wnp_core::{
     render::Stored,
 };
 
-/// Creates a pool for this source. If WMCO has nodes, the pool starts in mode Plan, so that a user can check the planned changes of these nodes
+/// Creates a pool for this source. If WMCO has nodes, the pool starts in mode Plan, so that a user can check the planned changes to these nodes
 /// first. Does nothing if a pool with this name exists.
 pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
@@ -86,7 +86,7 @@ async fn nodes_of_wmco(cx: &Context) -> Vec<String> {
     wmco_nodes(nodes.iter().map(|n| &**n), &has_instance, &|version| ours.contains(version))
 }
 
-/// Deletes a pool unless another client has written to it. The cache does not have the managed fields that show this.
+/// Deletes a pool unless another client owns one of its fields. Reads the pool from the API server, because the cache has no managed fields.
 pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let Some(pool) = api.get_opt(name).await? else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Watch of ConfigMaps with hosts. It triggers the pools that read a changed ConfigMap, reports bad entries, and
-//! reconciles the pool of `windows-instances`.
+//! Watch of ConfigMaps with hosts. It triggers the pools that read a changed ConfigMap, reports bad entries, and creates and deletes the pool of
+//! `windows-instances`.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
 };
 use wnp_core::inventory::source_pool::{ObservedSource, PoolChange, decide, has_instances};
 
-/// Pause before a failed write is retried.
+/// Pause before the pool of `windows-instances` is checked again after a failed write, or while the other operator runs.
 const RETRY: Duration = Duration::from_secs(5);
 
 type Meta = PartialObjectMeta<ConfigMap>;
@@ -52,7 +52,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
         };
         // Before the cache is filled, a missing ConfigMap proves nothing.
         if is_filled && looks && !cx.other_operator.is_gone() {
-            // Checked again later, because the end of the other operator changes no source.
+            // No watch event reports the end of the other operator.
             must_retry = true;
         } else if is_filled && looks {
             let result = keep_pool(cx, &maps).await;

@@ -24,14 +24,14 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// Limits of clients.
+/// Limits on clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Maximum number of open connections.
     pub connections: usize,
     /// Maximum number of open connections from one address.
     pub per_address: usize,
-    /// Time limit for the head of a request.
+    /// Time limit for a TLS handshake, and for the head of each request.
     pub head: Duration,
     /// Maximum lifetime of a connection.
     pub connection: Duration,

@@ -18,11 +18,10 @@ macro_rules! labels {
 }
 
 labels! {
-    /// Label set with a pool and a reason.
+    /// Label set with a pool and the reason of a failure.
     PoolReason {
         pool: String = "Name of the pool.",
-        reason: String = "[Reason](conditions.md#reasons) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
-                          [reason](conditions.md#reasons) of the denial.",
+        reason: String = "[Reason](conditions.md#reasons) of the failure.",
     }
 }
 
@@ -65,10 +64,9 @@ labels! {
 }
 
 labels! {
-    /// Label set with a reason.
+    /// Label set with the verdict on a certificate request.
     ReasonLabel {
-        reason: String = "[Reason](conditions.md#reasons) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
-                          [reason](conditions.md#reasons) of the denial.",
+        reason: String = "Verdict on the certificate request: `Approve`, `Wait`, or the [reason](conditions.md#reasons) of the denial.",
     }
 }
 

@@ -183,7 +183,7 @@ pub struct Metrics {
     descriptions: Vec<Description>,
     /// Durations of steps.
     pub step_seconds: Family<StepLabel, Histogram>,
-    /// Failed attempts by pool and reason.
+    /// Failed attempts to work on hosts, by pool and reason.
     failures: PerPool<PoolReason>,
     /// Ended attempts at operations.
     operations: PerPool<PoolOperation>,
@@ -220,7 +220,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut all = Described { registry: Registry::with_prefix(PREFIX), descriptions: Vec::new() };
         let revision = crate::args::revision().unwrap_or("unknown");
-        let build: Family<Build, Gauge> = all.add("build_info", "The program; the value is 1");
+        let build: Family<Build, Gauge> = all.add("build_info", "Build of the operator; the value is 1");
         build.get_or_create(&Build { version: crate::args::version(), revision }).set(1);
         all.describe_collected();
         #[expect(clippy::cast_precision_loss, reason = "seconds of the Unix epoch fit")]
@@ -229,7 +229,7 @@ impl Default for Metrics {
         process.register_collector(Box::new(ThisProcess { start }));
         let durations =
             Family::<StepLabel, Histogram>::new_with_constructor(|| Histogram::new(exponential_buckets(0.1, 2.5, 10)));
-        // The order of the fields is the order of the output.
+        // The order of the registrations is the order of the output.
         Self {
             step_seconds: all.register(
                 "step_duration",
@@ -237,13 +237,13 @@ impl Default for Metrics {
                 "Duration of the steps of operations",
                 durations,
             ),
-            failures: PerPool::new(all.add("failures", "Failed attempts by pool and reason")),
+            failures: PerPool::new(all.add("failures", "Failed attempts to work on hosts, by pool and reason")),
             operations: PerPool::new(all.add("operations", "Ended attempts at operations by pool, kind and result")),
             traffic: Traffic {
-                connections: all.add("ssh_connections", "Opened SSH connections"),
+                connections: all.add("ssh_connections", "Attempts to open an SSH connection to a host"),
                 open: all.add("ssh_connections_open", "Open SSH connections"),
-                processes: all.add("host_processes", "Programs started on hosts"),
-                sent: all.add_in(Unit::Bytes, "host_sent", "Bytes sent to hosts"),
+                processes: all.add("host_processes", "Requests to start a program on a host"),
+                sent: all.add_in(Unit::Bytes, "host_sent", "Bytes of requests and files sent to hosts"),
             },
             git_received: all.add_in(Unit::Bytes, "git_received", "Bytes received from Git servers"),
             api_writes: all.add("api_writes", "Writes to the API server by resource, without leases"),

@@ -90,10 +90,15 @@ pub(super) static GAUGES: &[PoolGauge] = &[
     gauge(
         "window_open",
         &[POOL],
-        "1 while a maintenance window is open, 0 while changes wait for one; none if the pool has no windows",
+        "1 while a maintenance window is open, 0 while none is; no sample if the pool has no windows",
         Pool::window,
     ),
-    gauge("condition", &[POOL, CONDITION, STATUS], "Conditions of pools", Pool::conditions),
+    gauge(
+        "condition",
+        &[POOL, CONDITION, STATUS],
+        "1 for the current status of each condition, 0 for the other statuses",
+        Pool::conditions,
+    ),
     gauge("status_reason", &[POOL, CONDITION, STATUS_NOW, REASON], "1 for the reason of each condition", Pool::reasons),
     gauge(
         "idle",
@@ -179,7 +184,6 @@ struct Pool {
     hosts: Vec<Host>,
     /// Known state of the host source.
     source: Option<SourceState>,
-    /// Current time.
     now: Timestamp,
 }
 
@@ -371,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_named_while_they_are_unhealthy_and_few() {
+    fn unhealthy_hosts_are_named_up_to_a_limit_and_failed_ones_first() {
         let failures =
             json!({"count": 1, "firstTime": "2027-01-01T00:00:00Z", "lastReason": "Unreachable", "lastMessage": "x"});
         let not_ready = json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"}]);
@@ -443,7 +447,7 @@ mod tests {
         sources.failed("p", "git");
         assert_eq!(samples(&git), (of_git(1_798_761_600), of_git(0)), "it fails");
         sources.failed("p", "configMapRef");
-        assert_eq!(samples(&map).0, [], "the success was that of another source");
+        assert_eq!(samples(&map).0, [], "another source succeeded");
         sources.keep(&std::collections::HashSet::new());
         assert_eq!(sources.of("p", "configMapRef"), None, "a deleted pool");
     }

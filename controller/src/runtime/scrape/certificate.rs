@@ -15,7 +15,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// Error of mounted files that cannot be used.
+/// Error for mounted files that cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum CertificateError {
     /// A file exists, but cannot be read.

@@ -30,7 +30,7 @@ use crate::{
 use certificate::Served;
 use review::{Access, ReviewError, Reviewer};
 
-/// Starts the server of the metrics, which runs until `stop`. The port is bound and has a certificate when this function returns.
+/// Starts the TLS server for metrics, which runs until `stop`. Its port is bound and has a certificate when this function returns.
 ///
 /// # Errors
 /// Fails when the address cannot be bound, or no certificate can be generated.

@@ -67,7 +67,7 @@ impl Reviewer {
         Self { client, places: Semaphore::new(AT_ONCE), memory: Mutex::default() }
     }
 
-    /// Returns the verdict on a request with these headers.
+    /// Returns the verdict on a request with these headers. Fails if the API server does not review it in time.
     pub(super) async fn judge(&self, headers: &HeaderMap) -> Result<Access, ReviewError> {
         let Some(token) = bearer(headers) else { return Ok(Access::Unknown) };
         let digest = Sha256::digest(token).into();

@@ -29,9 +29,9 @@ pub(crate) struct Argo {
 /// Settings for the comparison and sync of an Application.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How {
-    /// True if the Application has the annotation `ServerSideDiff=true`.
+    /// True if the Application has the compare option `ServerSideDiff=true`.
     pub diff: bool,
-    /// True if the Application has the option `ServerSideApply=true`.
+    /// True if the Application has the sync option `ServerSideApply=true`.
     pub apply: bool,
     /// True if a new commit is synced, and a change by hand is reverted, automatically.
     pub automated: bool,

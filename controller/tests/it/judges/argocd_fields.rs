@@ -1,4 +1,5 @@
-//! Fields of pools that Argo CD applies from Git: a commit that adds, changes or removes a field is noticed and applied, and Synced afterwards.
+//! Fields of pools that Argo CD applies from Git: a commit that adds, changes or removes a field is noticed and applied, and the
+//! pool is Synced afterwards.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Pool that Argo CD applies from Git: Argo CD's pages show the state of the nodes, and acts of users take effect and last.
+//! Pool that Argo CD applies from Git: Argo CD's pages show the state of the nodes, and user actions take effect and last.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -212,7 +212,7 @@ async fn user_actions_take_effect_and_last() -> Result<()> {
     let asks = |log: String| log.contains("requires manual confirmation to delete");
     world.eventually("Argo CD asks", || async { asks(argo.pages.log("argocd-application-controller")) }).await?;
     let pool = world.pool(POOL).await?;
-    ensure!(pool.metadata.deletion_timestamp.is_none(), "it is being deleted");
+    ensure!(pool.metadata.deletion_timestamp.is_none(), "the pool is being deleted");
     argo.confirm_deletion(POOLS).await?;
     world.until_gone(&hosts[0]).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());

@@ -61,7 +61,7 @@ impl Judged {
             found.iter().map(ResourceExt::name_any).find(|name| !self.hosts.contains_key(name))
         };
         self.world.eventually("Cluster API makes a Machine", || async { without_host().await.is_some() }).await?;
-        let name = without_host().await.context("the object disappeared")?;
+        let name = without_host().await.context("the Machine disappeared")?;
         let host = self.world.sim.host(HostOptions::named(&name)).await?;
         self.hosts.insert(name.clone(), host);
         Ok(name)
@@ -145,9 +145,9 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
         let found = machines.list(&ListParams::default()).await.map(|all| all.items).unwrap_or_default();
         found.iter().map(ResourceExt::name_any).collect()
     };
-    judged.world.eventually("one Machine goes", || async { left().await.len() == 2 }).await?;
+    judged.world.eventually("one Machine is deleted", || async { left().await.len() == 2 }).await?;
     let left = left().await;
-    let gone = judged.hosts.keys().find(|name| !left.contains(name)).context("none has gone")?;
+    let gone = judged.hosts.keys().find(|name| !left.contains(name)).context("no Machine was deleted")?;
     judged
         .world
         .eventually(&format!("{gone} is forgotten"), || async {

@@ -1,4 +1,4 @@
-//! Pool that Flux applies from Git: Flux installs the operator and waits for nodes, and acts of users outside Git last.
+//! Pool that Flux applies from Git: Flux installs the operator and waits for nodes, and user actions outside Git last.
 
 use anyhow::{Result, ensure};
 use api::{
@@ -126,7 +126,7 @@ async fn stays(
         repository.reconcile(POOLS).await?;
         let pool = world.pool(POOL).await?;
         let is_seen = pool_status(&pool).observed_generation == pool.metadata.generation;
-        ensure!(is_seen && is_so(&pool), "Flux has taken back an act of {who}: {:?}", pool.spec.rollout);
+        ensure!(is_seen && is_so(&pool), "Flux has reverted an action by {who}: {:?}", pool.spec.rollout);
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ async fn user_actions_survive_each_reconcile() -> Result<()> {
     kubectl(&world.control_plane, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
     world.until(POOL, "kubectl pauses it", is_paused).await?;
     repository.reconcile(POOLS).await?;
-    world.until(POOL, "Flux takes it back", |p| !is_paused(p)).await?;
+    world.until(POOL, "Flux reverts the pause", |p| !is_paused(p)).await?;
 
     // One approval covers all steps of a version, although Flux applies the pool again at each.
     commit(&repository, &hosts, &gated(6));

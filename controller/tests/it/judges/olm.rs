@@ -115,7 +115,7 @@ impl Judged {
         let found = async || self.plan_now(version, phase).await;
         self.eventually(&format!("the InstallPlan of {version} is {phase}"), || async { found().await.is_some() })
             .await?;
-        found().await.context("the object disappeared")
+        found().await.context("the InstallPlan disappeared")
     }
 
     /// Returns the InstallPlan of a version, if the Subscription refers to it and it is in this phase.
@@ -254,7 +254,7 @@ async fn the_guide_installs_upgrades_and_uninstalls() -> Result<()> {
         start_next_release(&mut world, next).await?;
         world.until("olm", "is Ready with the next release", is_ready).await?;
     }
-    ensure!(world.node(hosts[0].name()).await?.and_then(|n| n.uid()) == node, "the node is another one");
+    ensure!(world.node(hosts[0].name()).await?.and_then(|n| n.uid()) == node, "the Node was recreated");
     Box::pin(leaves_by_the_guide(&judged, world)).await
 }
 
@@ -300,7 +300,7 @@ async fn leaves_by_the_guide(judged: &Judged, mut world: World) -> Result<()> {
     judged.eventually("nothing is left", &nothing).await.with_context(|| format!("of {made:?}"))?;
     let crds = root().join("crds");
     kubectl(&world.control_plane, &["delete", "-k", crds.to_str().context("path is not UTF-8")?]).await?;
-    ensure!(nothing().await, "something is left");
+    ensure!(nothing().await, "something is left after the CRDs are deleted");
     Ok(())
 }
 
@@ -343,8 +343,8 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     judged.until_succeeded(&bundles[0].name).await
 }
 
-/// Returns a stand-in for WMCO's package with the same names and kinds, without its rules and program: a test cannot read the registry with WMCO's
-/// own package.
+/// Returns a stand-in for WMCO's package with the same names and kinds, without its rules and program: the registry with WMCO's own package
+/// requires a login.
 fn wmco(files: &std::path::Path) -> Result<Bundle> {
     let (folder, name) = (files.join(WMCO), format!("{WMCO}.v11.0.0"));
     fs::create_dir_all(folder.join("manifests"))?;
@@ -402,7 +402,7 @@ async fn of_wmco(control_plane: &ControlPlane) -> Result<Vec<String>> {
     for args in [&cluster[..], &own[..]] {
         let output = control_plane.kubectl(args).await?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Excludes the ClusterRoles of the OperatorGroup, which serves this operator, too.
+        // These names exclude the ClusterRoles of WMCO's OperatorGroup, which serves this operator, too.
         let names = ["/system-wicd-nodes", "/windows-instance-config-daemon", "/manager-role", "/prometheus-k8s"];
         found.extend(text.lines().filter(|line| names.iter().any(|name| line.contains(name))).map(str::to_owned));
     }

@@ -7,6 +7,7 @@
 //! | `server.crt`, `server.key` | serving certificate of the API server |
 //! | `clients.crt` | authorities of clients that the API server and kubelets trust |
 //! | `kubelet-client.crt`, `kubelet-client.key` | client certificate of the API server for kubelets |
+//! | `token.key`, `token.pub` | keys that sign and verify tokens of service accounts |
 
 use std::{
     fs,
@@ -29,7 +30,7 @@ use crate::{
     pki::{self, Authority, Identity},
 };
 
-/// Progress of the rotation of the API server's authority and of the authority of the API server's client certificate.
+/// Progress of a rotation of two authorities: that of the API server's serving certificate, and that of its client certificate for kubelets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CaRotation {
     /// The old authorities are in use.
@@ -67,7 +68,8 @@ impl Authorities {
         pem(&self.first) + &pem(&self.next_server)
     }
 
-    /// Returns the client certificate with which the API server connects to kubelets, from the authority before the rotation or from the next one.
+    /// Returns a client certificate with which the API server connects to kubelets, from the authority after the rotation if `next` is true, and
+    /// otherwise from the one before it.
     pub(super) fn kubelet_client(&self, next: bool) -> Result<Identity> {
         self.kubelet_clients[usize::from(next)].client("kube-apiserver-kubelet-client", &["system:masters"])
     }
@@ -97,7 +99,7 @@ impl Authorities {
         replace(dir, "roots.crt", &trusted(at, &self.first, &self.next_server))
     }
 
-    /// Writes the certificates of the API server.
+    /// Writes the serving certificate of the API server, and its client certificate for kubelets.
     pub(super) fn take(&self, dir: &Path, ip: IpAddr, at: CaRotation) -> Result<()> {
         let is_new = at >= CaRotation::NewInUse;
         let signer = if is_new { &self.next_server } else { &self.first };
@@ -164,7 +166,8 @@ impl ControlPlane {
         }
     }
 
-    /// Returns a client certificate of the API server for kubelets, from the authority before the rotation or from the one after it.
+    /// Returns a client certificate of the API server for kubelets, from the authority after the rotation if `next` is true, and otherwise from the
+    /// one before it.
     ///
     /// # Errors
     /// Fails when it cannot be made.
@@ -196,5 +199,7 @@ fn trusted(at: CaRotation, old: &Authority, new: &Authority) -> String {
 /// Replaces a file atomically: the API server reloads some files while it runs.
 fn replace(dir: &Path, name: &str, content: &str) -> Result<()> {
     let new = dir.join(format!("{name}.new"));
-    fs::write(&new, content).and_then(|()| fs::rename(&new, dir.join(name))).with_context(|| format!("write {name}"))
+    fs::write(&new, content)
+        .and_then(|()| fs::rename(&new, dir.join(name)))
+        .with_context(|| format!("cannot write {name}"))
 }

@@ -65,7 +65,7 @@ impl SshServer {
         format!("[127.0.0.1]:{} {}\n", self.openssh.address().port(), key.to_openssh().unwrap())
     }
 
-    /// Gives the server a new host key, and returns the old one.
+    /// Gives the server a new host key, from the next connection on, and returns the old one.
     pub fn change_host_key(&mut self) -> PrivateKey {
         self.openssh.set_host_key(new_key().unwrap()).unwrap()
     }

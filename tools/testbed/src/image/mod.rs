@@ -28,9 +28,9 @@ pub use arch::Arch;
 pub use programs::{Compiler, Profile};
 pub use store::{Built, Store};
 
-/// Name of the image of the operator with a payload.
+/// Name of the operator's program, and of its image with a payload.
 pub const OPERATOR: &str = "windows-node-pools";
-/// Name of the program that users run.
+/// Name of the client program, the kubectl plugin that users run.
 pub const CLIENT: &str = "kubectl-windows_node_pools";
 /// Name of the image of the operator without a payload.
 pub const SLIM: &str = "windows-node-pools-slim";
@@ -52,9 +52,9 @@ const PROGRAM: &str = "usr/local/bin/windows-node-pools";
 const CLIENT_PROGRAM: &str = "usr/local/bin/kubectl-windows_node_pools";
 const CLIENT_FOR_WINDOWS: &str = "usr/local/share/windows-node-pools/kubectl-windows_node_pools.exe";
 const WICD: &str = "usr/local/share/windows-node-pools/wicd.exe";
-/// Folder with Debian's copy of Mozilla's list of authorities. Not the bundle in `/etc`, to which a machine may have added its own authorities.
+/// Folder with Debian's copy of Mozilla's list of authorities. The bundle in `/etc` is not used, because a machine may have added authorities to it.
 const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
-/// Path at which Rust's TLS looks for authorities.
+/// Path of the authorities in an image, where Rust's TLS looks for them.
 pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 
 /// Files that images are made of.
@@ -198,14 +198,14 @@ fn payload_tag(payload: &Path) -> Result<String> {
 pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     let read = |folder: PathBuf| -> Result<(PathBuf, Manifest)> {
         let path = folder.join(MANIFEST);
-        let json = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let json = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok((folder, Manifest::parse(&json)?))
     };
     if payload.join(MANIFEST).is_file() {
         return Ok(vec![read(payload.to_owned())?]);
     }
     let mut folders: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(payload).with_context(|| format!("list {}", payload.display()))? {
+    for entry in fs::read_dir(payload).with_context(|| format!("cannot list {}", payload.display()))? {
         folders.push(entry?.path());
     }
     folders.sort();
@@ -218,13 +218,15 @@ pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
 /// Fails when they are not installed.
 pub fn authorities() -> Result<Vec<u8>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(AUTHORITIES).with_context(|| format!("list {AUTHORITIES}: install ca-certificates"))? {
+    for entry in
+        fs::read_dir(AUTHORITIES).with_context(|| format!("cannot list {AUTHORITIES}: install ca-certificates"))?
+    {
         files.push(entry?.path());
     }
     files.sort();
     let mut bundle = Vec::new();
     for file in files {
-        bundle.extend(fs::read(&file).with_context(|| format!("read {}", file.display()))?);
+        bundle.extend(fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
     }
     Ok(bundle)
 }
@@ -232,13 +234,13 @@ pub fn authorities() -> Result<Vec<u8>> {
 /// Copies files and folders, readable for all users: modes do not depend on the umask of the build.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     make_folder(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
         let entry = entry?;
         let to = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             copy_tree(&entry.path(), &to)?;
         } else {
-            fs::copy(entry.path(), &to).with_context(|| format!("copy {}", entry.path().display()))?;
+            fs::copy(entry.path(), &to).with_context(|| format!("cannot copy {}", entry.path().display()))?;
             fs::set_permissions(&to, fs::Permissions::from_mode(0o644))?;
         }
     }
@@ -247,7 +249,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
 
 fn place(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     make_folder(path.parent().unwrap_or(path))?;
-    fs::write(path, content).with_context(|| format!("write {}", path.display()))?;
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(())
 }
@@ -259,7 +261,7 @@ fn make_folder(path: &Path) -> Result<()> {
     if let Some(parent) = path.parent() {
         make_folder(parent)?;
     }
-    fs::create_dir(path).with_context(|| format!("make {}", path.display()))?;
+    fs::create_dir(path).with_context(|| format!("cannot create {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }

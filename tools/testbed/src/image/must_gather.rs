@@ -34,7 +34,7 @@ pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
     for (from, to_name) in
         [(Path::new(BASH), "bin/bash"), (Path::new(BUSYBOX), "bin/busybox"), (&files.client, CLIENT_PROGRAM)]
     {
-        let program = fs::read(from).with_context(|| format!("read {}", from.display()))?;
+        let program = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
         let loader = b"/ld-linux";
         ensure!(
             !program.windows(loader.len()).any(|part| part == loader),
@@ -56,7 +56,7 @@ pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
     // Third-party programs come with their licences.
     for package in ["bash-static", "busybox-static"] {
         let notice = Path::new("/usr/share/doc").join(package).join("copyright");
-        let notice = fs::read(&notice).with_context(|| format!("read {}", notice.display()))?;
+        let notice = fs::read(&notice).with_context(|| format!("cannot read {}", notice.display()))?;
         place(&to.join("licenses").join(package), &notice, 0o644)?;
     }
     Ok(())

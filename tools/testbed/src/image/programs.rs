@@ -13,7 +13,7 @@ use devenv::{WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
 use super::Arch;
 use crate::binaries::{Run as _, say, with_progress};
 
-/// Linker for Windows. rustc derives the kind of linker from its name.
+/// File name of the linker for Windows. rustc derives the kind of linker from it.
 const LINKER: &str = "x86_64-w64-mingw32-gcc.sh";
 const LINK: &str = include_str!("x86_64-w64-mingw32-gcc.sh");
 
@@ -69,7 +69,7 @@ impl Compiler {
             match fs::copy(from.join(name), &to) {
                 // The file is deleted in the work tree, but not in the index.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                copied => drop(copied.with_context(|| format!("copy {name}"))?),
+                copied => drop(copied.with_context(|| format!("cannot copy {name}"))?),
             }
         }
         fs::create_dir_all(&home)?;
@@ -154,7 +154,7 @@ impl Compiler {
 
     fn built(&self, target: &str, profile: &str, name: &str) -> Result<PathBuf> {
         let path = self.target.join(target).join(profile).join(name);
-        fs::metadata(&path).with_context(|| format!("cargo built no {}", path.display()))?;
+        fs::metadata(&path).with_context(|| format!("cargo has not built {}", path.display()))?;
         Ok(path)
     }
 }

@@ -35,13 +35,13 @@ impl Store {
     /// # Errors
     /// Fails when the folder cannot be written.
     pub fn new(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let folder = folder.canonicalize()?;
         let configuration = folder.join("storage.conf");
         let of = |name: &str| Some(format!("{:?}", folder.join(name).to_str()?));
         let (images, run) = of("images").zip(of("run")).context("path is not UTF-8")?;
         let text = format!("[storage]\ndriver = \"vfs\"\ngraphroot = {images}\nrunroot = {run}\n");
-        fs::write(&configuration, text).with_context(|| format!("write {}", configuration.display()))?;
+        fs::write(&configuration, text).with_context(|| format!("cannot write {}", configuration.display()))?;
         Ok(Self { configuration, folder })
     }
 
@@ -106,7 +106,7 @@ impl Store {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;
+        fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
         let digest = self.folder.join("digest");
         let target = format!("oci:{}:{tag}", layout.display());
         buildah(&["push", "--quiet", "--digestfile", digest.to_str().context("path is not UTF-8")?, id, &target])?;

@@ -67,7 +67,8 @@ pub(super) fn read(root: &Path, windows_path: &str) -> Result<Vec<u8>> {
 }
 
 /// Finds `parts` below `root` without regard to case, as Windows does. Missing parts are used as they are
-/// written. The only link here is kubelet's, to a file beside it, so that no path leaves `root`.
+/// written. The only link on a drive is that of kubelet, to a file beside it, so no path leaves
+/// `root`.
 pub(super) fn find<S: AsRef<str>>(root: &Path, parts: &[S]) -> PathBuf {
     parts.iter().fold(root.to_path_buf(), |dir, part| {
         let part = part.as_ref();

@@ -35,7 +35,7 @@ pub enum Fault {
     /// The SFTP server is that of OpenSSH 7.7, which Windows Server 2019 has: it does not report the maximum length of its requests, and a file that
     /// is open for writing cannot be opened again.
     OldSftp,
-    /// The host is a Linux host: it has no `/C:`.
+    /// The host behaves as a Linux host: it has no `/C:`, and no program is found.
     NotWindows,
     /// The clock is ahead by this much.
     ClockAhead(Duration),

@@ -102,7 +102,7 @@ pub(super) enum Issued {
 struct Live {
     machine: Arc<Machine>,
     address: String,
-    /// The kubelet's own client of the API server, if it has one.
+    /// Kubelet's own client of the API server, if it has one.
     client: Option<Client>,
     next_heartbeat: Instant,
     next_report: Instant,

@@ -1,4 +1,4 @@
-//! Simulated jump host: an SSH server that only connects to others.
+//! Simulated jump host: an SSH server that only forwards connections to other hosts.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -286,7 +286,7 @@ fn read_desired(machine: &Machine) -> Result<Desired> {
 
 /// Running kubelet of a machine.
 struct Kubelet<'a> {
-    /// The kubelet's own client for the API server. Without it, the kubelet uses the shared client.
+    /// Kubelet's own client of the API server. If it has none, it uses the shared client.
     client: Option<kube::Client>,
     fleet: &'a Arc<Fleet>,
     machine: &'a Arc<Machine>,

@@ -1,4 +1,4 @@
-//! Simulated link between operator and host, on the host's side of a connection: latency, byte counts and cuts.
+//! Simulated link between operator and host, on the host's side of a connection: latency, data rate, byte counts and cuts.
 
 use std::{
     future::Future as _,

@@ -111,7 +111,7 @@ impl Default for SimOptions {
     }
 }
 
-/// Options of one host. Options that are not set have the values of [`SimOptions`].
+/// Options of one host. Those that are `None` have the values of [`SimOptions`].
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     /// Host name.
@@ -175,7 +175,7 @@ impl Sim {
 
     fn new(admin: Option<kube::Client>, options: SimOptions) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("simulated-hosts-").tempdir();
-        let dir = dir.context("cannot make a directory for simulated hosts")?;
+        let dir = dir.context("cannot create a directory for simulated hosts")?;
         let stop = CancellationToken::new();
         let fleet = admin.map(|client| {
             let (fleet, live_nodes) = Fleet::start(client, options.clone(), stop.clone());
@@ -192,7 +192,7 @@ impl Sim {
     pub async fn host(&self, options: HostOptions) -> Result<SimHost> {
         let common = &self.options;
         let dir = self.dir.path().join(&options.name);
-        std::fs::create_dir(&dir).with_context(|| format!("cannot make host {:?}", options.name))?;
+        std::fs::create_dir(&dir).with_context(|| format!("cannot create the directory of host {:?}", options.name))?;
         let (listener, address) = listen().await?;
         let machine = Machine::new(Parts {
             address,
@@ -274,7 +274,7 @@ impl SimHost {
     /// Adds a fault to the host.
     pub fn fault(&self, fault: Fault) {
         if fault == Fault::NeedsReboot {
-            // In reality, the feature disappears with a restart, after which wicd requests it again.
+            // A real host can lose the feature only with a restart, after which wicd requests it again.
             let asked = drive::find(self.drive_c(), &["k", "wicd", "containers.json"]);
             let _ = std::fs::remove_file(asked);
         }
@@ -343,7 +343,7 @@ impl SimHost {
     }
 
     /// Returns the host's Windows: services, variables, trusted certificates and facts, which a test can read and change like an administrator on the
-    /// host. Values that [`Fault`]s control are reset with each change of the host's power, address, faults or kubelet.
+    /// host. Values that [`Fault`]s control are reset with each change of the host's power, address, faults or cluster, and after each program.
     pub fn windows(&self) -> &FakeHost {
         self.machine.windows().host()
     }
@@ -399,13 +399,13 @@ fn new_key() -> PrivateKey {
 
 /// SSH port of every host.
 const PORT: u16 = 2222;
-/// Networks that processes share among themselves: 127.16.0.0/16 and those after it.
+/// Second bytes of the networks for simulated hosts: 127.16.0.0/16 and those after it. Each process takes one.
 const NETS: std::ops::Range<u8> = 16..216;
 /// Port on which a process listens to reserve a network.
 const RESERVED_PORT: u16 = 22_522;
 
-/// Returns the second byte of this process's addresses. While the process runs, it listens on the last of them: a restarting host releases its
-/// port for a moment, and no other process may place a host there.
+/// Returns the second byte of this process's network. While the process runs, it listens on the network's last address to reserve the network: a
+/// restarting host releases its port for a moment, and no other process may place a host there.
 fn own_net() -> Result<u8> {
     static OWN: OnceLock<Option<(u8, std::net::TcpListener)>> = OnceLock::new();
     let reserve = || {
@@ -415,7 +415,7 @@ fn own_net() -> Result<u8> {
         NETS.cycle().skip(begin).take(NETS.len()).find_map(|net| Some((net, bind(net).ok()?)))
     };
     let own = OWN.get_or_init(reserve).as_ref();
-    own.map(|(net, _)| *net).context("other processes have all networks for simulated hosts")
+    own.map(|(net, _)| *net).context("other processes have reserved all networks for simulated hosts")
 }
 
 /// Listens on an address that no other host has, even one of another process.

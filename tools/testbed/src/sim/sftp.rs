@@ -58,7 +58,7 @@ pub trait Disk: Send + Sync + 'static {
         MAX_DATA
     }
 
-    /// Takes space for written bytes, or, with 0, for a file or directory.
+    /// Takes space for written bytes. With 0, takes space for a new file or directory.
     ///
     /// # Errors
     /// Fails when the disk is full, or the connection breaks.
@@ -136,7 +136,8 @@ impl<D: Disk> Session<D> {
         }
     }
 
-    /// Returns the path at which something is to be created. Fails for the root and if the disk is full.
+    /// Returns the path at which something is to be created. Fails for the root (on a host without Windows, also directly below it), and if
+    /// the disk is full.
     fn path_to_write(&self, path: &str) -> Reply<PathBuf> {
         let found = self.path(path)?;
         if found == self.root || (!self.windows && found.parent() == Some(&self.root)) {

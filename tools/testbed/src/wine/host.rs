@@ -25,8 +25,8 @@ use crate::{
     run_dir::RunDir,
 };
 
-/// Time limit for the start or restart of a host, on a busy machine.
-const BOOT: Duration = Duration::from_mins(2);
+/// Time limit for the start or restart of a host.
+const BOOT: Duration = crate::deployment::LIMIT;
 const SSH_PORT: u16 = 22;
 
 /// Log-in shell of a host's user.
@@ -101,7 +101,9 @@ impl WineHost {
     ///
     /// [`ControlPlaneOptions::network`]: crate::ControlPlaneOptions::network
     pub async fn start(control_plane: &ControlPlane, options: WineOptions) -> Result<Self> {
-        let network = control_plane.network().context("start the control plane with ControlPlaneOptions::network")?;
+        let network = control_plane
+            .network()
+            .context("the control plane has no network: start it with ControlPlaneOptions::network")?;
         Self::start_in(network, options).await
     }
 
@@ -233,7 +235,7 @@ impl WineHost {
     pub async fn services(&self) -> Result<Vec<Service>> {
         let output = self.cmd(r"C:\testbed\list-services.exe").await?;
         if !output.status.success() {
-            bail!("services of {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+            bail!("cannot list the services of {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
         }
         Ok(parse_services(&String::from_utf8_lossy(&output.stdout)))
     }
@@ -256,7 +258,7 @@ impl WineHost {
     pub async fn kill(&self, process: &Process) -> Result<()> {
         let output = self.inside(r#"kill -KILL "$1""#, &process.pid.to_string()).await?;
         if !output.status.success() {
-            bail!("kill {process:?} of {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+            bail!("cannot kill {process:?} of {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
         }
         Ok(())
     }
@@ -295,7 +297,7 @@ impl WineHost {
         let output = self.inside(r#"WINEPREFIX="$0/prefix" exec wineserver -k"#, "").await?;
         // No exit code means that the command was killed with everything else on the host.
         if output.status.code().is_some_and(|code| code != 0) {
-            bail!("restart {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+            bail!("cannot restart {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
         }
         self.wait_for_boot(next).await
     }
@@ -335,7 +337,7 @@ impl WineHost {
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output();
-        output.await.context("start nsenter")
+        output.await.context("cannot start nsenter")
     }
 }
 
@@ -349,11 +351,11 @@ fn wait_for_pid(first_process: &mut Daemon, dir: &RunDir) -> Result<u32> {
     let deadline = Instant::now() + BOOT;
     loop {
         if let Ok(text) = fs::read_to_string(dir.join("pid")) {
-            return text.trim().parse().with_context(|| format!("the host's process number is {text:?}"));
+            return text.trim().parse().with_context(|| format!("the host's process id {text:?} is not a number"));
         }
         first_process.check()?;
         if Instant::now() > deadline {
-            bail!("host did not start within {BOOT:?}:\n{}", first_process.last_lines());
+            bail!("the host did not start within {BOOT:?}:\n{}", first_process.last_lines());
         }
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -25,7 +25,7 @@ const INPUTS: [&str; 10] = [
     include_str!("../../wine/shell.c"),
 ];
 
-/// Finds or creates the template, which takes about 15 s once, and 700 MB.
+/// Returns the path of the template. Creates it if necessary, which takes about 15 s and 700 MB of disk.
 pub(super) fn template() -> Result<PathBuf> {
     let (wine, wineserver) = programs().map_err(|name| anyhow!("there is no {name}"))?;
     let version = Command::new(&wine).arg("--version").read()?;
@@ -53,7 +53,7 @@ pub(super) fn template() -> Result<PathBuf> {
             ])
             .envs([("NAME", "template"), ("ADDRESS", "127.0.0.1")])
             .run()
-            .context("make a Wine prefix")?;
+            .context("cannot create a Wine prefix")?;
         fs::rename(&unfinished, &dir)?;
     }
     Ok(prefix)
@@ -66,7 +66,7 @@ pub(super) fn copy(template: &Path, to: &Path, registry: impl Fn(&str) -> String
     for name in ["system.reg", "user.reg", "userdef.reg"] {
         let file = to.join(name);
         // The file is not always UTF-8: Wine does not escape non-ASCII text everywhere.
-        let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+        let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         fs::remove_file(&file)?;
         fs::write(&file, registry(&String::from_utf8_lossy(&text)))?;
     }

@@ -1,6 +1,6 @@
 //! Test of the whole test bed: a kubelet that runs as a Windows service on a Wine host makes the host a node.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{fs, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -57,7 +57,7 @@ async fn a_wine_host_becomes_a_ready_windows_node() -> Result<()> {
 
     let nodes: Api<Node> = Api::all(control_plane.client().await?);
     let ready = await_condition(nodes.clone(), "node-a", is_ready);
-    let node = tokio::time::timeout(Duration::from_mins(2), ready)
+    let node = tokio::time::timeout(testbed::deployment::LIMIT, ready)
         .await
         .with_context(|| format!("node is not ready:\n{}", fs::read_to_string(host.log()).unwrap_or_default()))??;
     let node = node.context("node is gone")?;

@@ -36,7 +36,7 @@ const STATUS: Duration = Duration::from_mins(5);
 
 /// Metric of the operator's SSH connections.
 const CONNECTIONS: &str = "windows_node_pool_ssh_connections_total";
-/// Metric of the operator's approvals of certificates. The operator requests no certificates for a host that has joined.
+/// Metric of the operator's approvals of certificate requests. Hosts that have joined request certificates only to renew them.
 const APPROVALS: &str = r#"windows_node_pool_api_writes_total{resource="certificatesigningrequests/approval"}"#;
 
 /// Number of the operator's writes so far.

@@ -44,7 +44,7 @@ struct Profile {
     boot: Duration,
     /// True if all hosts are behind one line of 1 Gbit/s.
     gigabit_line: bool,
-    /// True if the API server gives the operator a tenth of the usual share of a service account.
+    /// True if the API server gives the operator a tenth of the share that all service accounts usually have together.
     limited: bool,
     /// True if OpenSSH's sftp sends the same bytes first, for comparison.
     beside_sftp: bool,

@@ -20,7 +20,8 @@ impl Usage {
     /// Reads the usage of the process with this id.
     pub(super) fn of(pid: u32) -> Result<Self> {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
-        parse(&read("stat")?, &read("status")?).with_context(|| format!("/proc/{pid} has another form"))
+        parse(&read("stat")?, &read("status")?)
+            .with_context(|| format!("cannot parse /proc/{pid}/stat or /proc/{pid}/status"))
     }
 }
 

@@ -105,7 +105,7 @@ async fn measure(hosts: u32, limit: Duration) -> Result<Vec<Field>> {
     let granted = tally.granted();
     ensure!(
         u32::try_from(granted)? == hosts,
-        "the pools say that all nodes are changed, but {granted} of {hosts} hosts were given an Update"
+        "the pools report all nodes as updated, but {granted} of {hosts} hosts were granted an update"
     );
 
     let n = f64::from(hosts);
@@ -173,7 +173,7 @@ impl Watched {
         self.started + now
     }
 
-    /// Counts all changes of the cluster until dropped.
+    /// Counts the changes of all instances and Nodes until dropped.
     async fn follow(&self, client: &Client) {
         let instances = self.watch(client, |tally, now, event: Event<WindowsInstance>| {
             if let Event::Apply(instance) | Event::InitApply(instance) = event {

@@ -200,7 +200,7 @@ impl Soak {
         });
     }
 
-    /// Changes the template of all hosts. Also counts hosts that are not listed, which may still be leaving.
+    /// Changes the pool's template. Counts a change for each host, also for those that are not listed, which may still be leaving.
     async fn change(&mut self) -> Result<()> {
         self.max_pods += 1;
         self.causes.changes += u32::try_from(self.listed.len())?;
@@ -246,7 +246,7 @@ impl Soak {
         self.world
             .until(CONVERGES, kind::READY, |pools| ready(pools) == i64::from(hosts) && is_updated(pools, hosts))
             .await?;
-        eprintln!("all hosts follow the pool after {} s", begun.elapsed().as_secs());
+        eprintln!("all hosts are up to date with the pool after {} s", begun.elapsed().as_secs());
         Ok(())
     }
 

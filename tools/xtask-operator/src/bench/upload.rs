@@ -83,11 +83,14 @@ struct Sender {
 
 impl Sender {
     fn start(mib: u32) -> Result<Self> {
-        ensure!(fs::metadata("/proc/self")?.uid() == 0, "an OpenSSH server with a root of its own needs root");
+        ensure!(
+            fs::metadata("/proc/self")?.uid() == 0,
+            "run this benchmark as root, which the OpenSSH server needs for its ChrootDirectory"
+        );
         let server = OpenSsh::start(|dir| {
             let root = dir.join("root");
             fs::create_dir_all(root.join("C:"))?;
-            // OpenSSH requires that only root can write to its root and to every parent folder.
+            // OpenSSH requires that only the user root can write to the ChrootDirectory and to its parent folders.
             for entry in [dir, &root] {
                 fs::set_permissions(entry, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
             }

@@ -1,4 +1,4 @@
-//! A control plane, simulated hosts and the operator as a process of its own.
+//! Control plane, simulated hosts and the operator as a process of its own.
 
 use std::time::{Duration, Instant};
 

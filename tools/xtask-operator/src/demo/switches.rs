@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::world::World;
 
-/// Folder of the switches.
+/// Folder of the switches, with the hosts that are switched off.
 pub(super) struct Switches {
     dir: PathBuf,
     off: BTreeSet<String>,
@@ -24,7 +24,7 @@ impl Switches {
         Ok(Self { dir, off: BTreeSet::new() })
     }
 
-    /// Switches hosts according to the files.
+    /// Cuts off hosts for which a file has appeared, and lets those come back whose file was removed.
     pub(super) fn follow(&mut self, world: &World) -> Result<()> {
         let wanted: BTreeSet<String> =
             fs::read_dir(&self.dir)?.flatten().filter_map(|f| f.file_name().into_string().ok()).collect();

@@ -82,7 +82,7 @@ const CASES: &[Case] = &[
             ("a drain has an alert of its own", &[(reason!("Degraded", "DrainBlocked"), ON)]),
             ("the source has an alert of its own", &[(reason!("Degraded", "GitUnreachable"), ON), (UP, OFF)]),
             (
-                "the same is said by another alert",
+                "another alert reports the same reason",
                 &[(reason!("Degraded", "HostConflict"), ON), (reason!("Stalled", "HostConflict"), ON)],
             ),
             ("it recovers by itself", &[(reason!("Degraded", "NodesFailed"), "1+0x10 _x110")]),
@@ -93,7 +93,7 @@ const CASES: &[Case] = &[
         fires: &[(reason!("Stalled", "FailureLimitReached"), ON), (pool!("idle"), OFF), (UP, ON)],
         silent: &[
             ("the pool is paused", &[(reason!("Stalled", "FailureLimitReached"), ON), (pool!("idle"), ON)]),
-            ("another alert says it", &[(reason!("Stalled", "RemovalBlocked"), ON)]),
+            ("another alert reports it", &[(reason!("Stalled", "RemovalBlocked"), ON)]),
             ("the operator tries failed hosts again", &[(reason!("Stalled", "NodesFailed"), ON)]),
             ("changes wait for a window", &[(reason!("Reconciling", "WaitingForWindow"), ON)]),
             ("changes wait for an approval", &[(reason!("Reconciling", "WaitingForApproval"), ON)]),
@@ -162,7 +162,7 @@ const CASES: &[Case] = &[
         // The certificate expires at 09:36. The alert begins 8 h before, a fifteenth of 5 days.
         fires: &[(EXPIRY, "34560+0x120"), (LIFETIME, "432000+0x120")],
         silent: &[
-            ("it is renewed as late as it is renewed", &[(EXPIRY, "3600+0x54 7200+0x66"), (LIFETIME, "3600+0x120")]),
+            ("it is renewed at the last moment", &[(EXPIRY, "3600+0x54 7200+0x66"), (LIFETIME, "3600+0x120")]),
             ("the host is on hold", &[(LIFETIME, "432000+0x120")]),
         ],
     },

@@ -54,7 +54,7 @@ fn health_scripts_pass_the_tests_beside_them() {
         let kind = customization.folder();
         let tests: HealthTests = read(&format!("{kind}/health_test.yaml"));
         let stored = fs::read_dir(devenv::workspace_root().join(&kind).join("testdata")).unwrap().count();
-        assert_eq!(tests.tests.len(), stored, "{kind}: each stored object has its test");
+        assert_eq!(tests.tests.len(), stored, "{kind}: the number of stored objects differs from that of tests");
         for HealthTest { health_status, input_path } in tests.tests {
             let object: Value = read(&format!("{kind}/{input_path}"));
             let health = run_lua(&customization.script("health.lua").unwrap(), &[object]).unwrap();

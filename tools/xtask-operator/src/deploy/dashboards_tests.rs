@@ -53,7 +53,10 @@ fn grafana_and_the_console_get_the_same_queries_in_their_own_forms() {
     let types = ["singlestat", "graph", "table"];
     let panels = console["rows"].as_array().unwrap().iter().flat_map(|row| row["panels"].as_array().unwrap());
     for panel in panels {
-        assert!(types.contains(&panel["type"].as_str().unwrap()), "the console does not know {panel}");
+        assert!(
+            types.contains(&panel["type"].as_str().unwrap()),
+            "the console does not support this type of panel: {panel}"
+        );
     }
     for row in console["rows"].as_array().unwrap() {
         assert!(row["panels"].as_array().unwrap().iter().all(|panel| panel["span"].as_u64().unwrap() <= 12));

@@ -29,28 +29,28 @@ const DIGEST: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789ab
 /// Differences of all other forms from Helm's.
 const WITHOUT_HELM: &[Difference] = &[
     ("Helm has a test", |objects| objects.retain(|(kind, ..), _| kind != "Pod")),
-    ("they belong to no release", |objects| {
+    ("the objects belong to no Helm release", |objects| {
         for (_, object) in objects.iter_mut() {
             let labels = object["metadata"]["labels"].as_object_mut().unwrap();
             labels.retain(|key, _| key != "app.kubernetes.io/instance" && key != "helm.sh/chart");
         }
     }),
-    ("CRDs are not a part of what is uninstalled", |objects| {
+    ("only Helm needs an annotation to keep the CRDs when it uninstalls", |objects| {
         let crds = objects.iter_mut().filter(|((kind, ..), _)| kind == "CustomResourceDefinition");
         for (_, crd) in crds {
             assert_eq!(crd["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
             crd["metadata"].as_object_mut().unwrap().remove("annotations");
         }
     }),
-    ("they do not know the API server", |objects| {
+    ("the URL of the API server is not set", |objects| {
         let env = &mut of_deployment(objects)["containers"][0]["env"];
         env.as_array_mut().unwrap().retain(|variable| variable["name"] != "WINDOWS_NODE_POOLS_API_SERVER");
     }),
 ];
 const OF_KUSTOMIZE: &[Difference] =
-    &[("kustomize keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kustomize"))];
+    &[("kustomize manages the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kustomize"))];
 const OF_DIST: &[Difference] =
-    &[("kubectl keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kubectl"))];
+    &[("kubectl manages the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kubectl"))];
 
 pub(super) fn of_deployment(objects: &mut Objects) -> &mut Value {
     let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
@@ -63,7 +63,7 @@ pub(super) fn label(objects: &mut Objects, key: &str, value: &str) {
     }
 }
 
-/// Returns the objects of the chart with these values, as another tool has them. Includes the namespace, which Helm creates itself.
+/// Returns the objects of the chart with these values and with the differences of another tool. Includes the namespace, which the chart lacks.
 pub(super) fn expected(platform: Platform, values: &[&str], differences: &[Difference]) -> Objects {
     let platform_value = format!("platform={}", platform.name());
     let api_server = "operator.apiServer=https://api.example.com:6443";
@@ -91,7 +91,7 @@ pub(super) fn by_name(values: impl Iterator<Item = Value>) -> Objects {
         normalise(&mut value);
         let metadata = &value["metadata"];
         let key = (text(&value["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
-        assert!(objects.insert(key.clone(), value).is_none(), "{key:?} is there twice");
+        assert!(objects.insert(key.clone(), value).is_none(), "{key:?} is listed twice");
     }
     objects
 }

@@ -28,9 +28,9 @@ pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// Uses the base as a user without a local copy: by the URL of a repository.
+/// Checks the overlays as a user without a local copy has them: by the URL of a repository.
 #[test]
-fn a_base_in_a_repository_is_the_same() {
+fn an_overlay_in_a_repository_is_the_same() {
     let root = devenv::workspace_root();
     let repository = tempfile::tempdir().unwrap();
     let run = |program: &str, args: &[&str]| {
@@ -155,7 +155,7 @@ fn another_namespace_and_other_names_are_refused() {
 /// Returns the objects of the overlay for Kubernetes with a component, and with the patches that a page of the guide shows.
 fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec<Value> {
     let guide = devenv::workspace_root().join("docs/guide").join(page);
-    assert!(fs::read_to_string(guide).unwrap().contains(patches), "{page} shows something else");
+    assert!(fs::read_to_string(guide).unwrap().contains(patches), "{page} does not show these patches");
     let kustomization =
         format!("resources: [../../deploy/kubernetes]\ncomponents: [../../deploy/components/{component}]\n{patches}");
     let folder = folder(&[("kustomization.yaml", &kustomization)]);

@@ -10,7 +10,7 @@ pub(super) struct Setting {
     pub(super) path: String,
     /// Comment of the value.
     pub(super) about: String,
-    /// Default of the value. Null if the comment describes the default.
+    /// Default of the value. Null if the file sets none, and the comment describes the default.
     pub(super) default: Value,
 }
 

@@ -27,7 +27,8 @@ const OURS: &[&str] = &[
 /// Name of `windows_os_visible_memory_bytes` in the windows_exporter of WMCO.
 const MEMORY_OF_WMCO: &str = "windows_memory_physical_total_bytes";
 
-/// Returns the labels of a series on a host, besides `instance`. Newer exporters, such as those of WMCO, name the pod of a container.
+/// Returns sets of labels with which a host has a series, without `instance` and `job`. Newer exporters, such as those of WMCO, name the pod of a
+/// container.
 fn labels(series: &str, host: &str) -> &'static [&'static str] {
     match series {
         "windows_cpu_time_total" => &[r#"core="0,0",mode="idle""#, r#"core="0,0",mode="user""#],
@@ -55,7 +56,7 @@ fn recordings() -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_rules_need_only_series_that_the_payload_has() {
+fn the_rules_need_only_series_of_the_payload_or_of_wmco() {
     let of_rules = recordings().into_iter().flat_map(|(_, expr)| series_in(&expr));
     let needed: BTreeSet<String> = of_rules.filter(|series| series.starts_with("windows_")).collect();
     let known: BTreeSet<String> = OURS.iter().chain([&MEMORY_OF_WMCO]).map(ToString::to_string).collect();
@@ -66,7 +67,7 @@ fn the_rules_need_only_series_that_the_payload_has() {
 }
 
 #[test]
-fn every_series_is_recorded_of_hosts_of_both_operators() {
+fn every_series_is_recorded_for_hosts_of_both_operators() {
     const PODS: [(&str, &str, &str); 2] = [("ours", "c1", "cart"), ("wmcos", "c2", "shelf")];
     let of_container = |(_, container, pod): &(&str, &str, &str)| {
         let labels = format!(r#"container_id="containerd://{container}",namespace="shop",pod="{pod}",container="web""#);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 /// Measured joins, one line for each profile of `cargo xtask bench join` that differs only in its number of hosts: hosts, `seconds`,
 /// `peak_rss_mib`, `api_writes_per_host` and `cpu_seconds`.
 const MEASURED: &str = include_str!("growth.tsv");
-/// Seconds that the Windows Machine Config Operator takes for each host, one after another: the log of its pull request 2157 has 540 for one host.
+/// Seconds that the Windows Machine Config Operator takes for each host, one host after another. A log in its pull request 2157 shows 540 for one.
 const WMCO_SECONDS: f64 = 540.0;
 /// Size of a panel, and the margin around its axes, in pixels.
 const PANEL: (f64, f64) = (360.0, 230.0);

@@ -44,7 +44,7 @@ impl Key {
 /// Returns the page of labels and annotations.
 pub(super) fn labels() -> String {
     let about = "The operator, users and other programs exchange these keys on objects of the cluster. *Legacy* keys are those of the Windows \
-                 Machine Config Operator. They are spelled once, in `api/src/names.rs`.";
+                 Machine Config Operator. All keys are defined in `api/src/names.rs`.";
     let mut text = page("Labels and annotations", about);
     let keys: Vec<Key> = key::TABLE.iter().filter_map(Key::of).collect();
     for (title, first) in OBJECTS {

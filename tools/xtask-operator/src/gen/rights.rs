@@ -9,7 +9,7 @@ use super::tables::{code, page, section};
 
 /// Returns the page of rights.
 pub(super) fn rights() -> Result<String> {
-    let about = "What each role of an installation allows, and why. RBAC cannot express all limits: admission policies \
+    let about = "Permissions of each role of an installation, and their reasons. RBAC cannot express all limits: admission policies \
                  [narrow](../concept/architecture.md#what-holds-whom) several of these rights. Tests of the audit log compare the operator's rules with what it uses: each \
                  verb is used by some test on a real API server, or is in a list with the reason (`cargo xtask rights`).";
     let mut text = page("Rights", about);

@@ -270,8 +270,12 @@ mod tests {
             };
             assert!(day.parse::<jiff::civil::Date>().is_ok(), "{version}: {day}");
         }
-        assert_eq!(SEEN.lines().count(), KUBERNETES.len(), "a line for each version, and no other");
-        assert_eq!(minor(OLDEST), OLDEST_KUBERNETES, "the oldest that is claimed is tested");
+        assert_eq!(
+            SEEN.lines().count(),
+            KUBERNETES.len(),
+            "versions.tsv does not have exactly one line for each version"
+        );
+        assert_eq!(minor(OLDEST), OLDEST_KUBERNETES, "the oldest version that the operator accepts is not tested");
     }
 
     #[test]

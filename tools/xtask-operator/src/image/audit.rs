@@ -1,4 +1,4 @@
-//! Embedded list of a program's crates, in the section and the format of `cargo auditable`, for scanners of images without an SBOM.
+//! Embedded list of a program's crates, in the section and the format of `cargo auditable`, for image scanners that read no SBOM.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use super::sbom::Part;
 /// Section in which scanners look for the crates.
 const SECTION: &str = ".dep-v0";
 
-/// Writes a copy of the program with its list of crates to a folder of its own in `out`, and returns the path.
+/// Writes a copy of a program with its list of crates to the folder `program` in `out`, and returns the copy's path.
 pub(super) fn with_crates(
     objcopy: &str,
     program: &Path,

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         programs.extend([must_gather::BASH, must_gather::BUSYBOX]);
     }
     let missing = image::missing(args.arch, &programs);
-    ensure!(missing.is_empty(), "missing programs: {}; {}", missing.join(", "), args.arch.remedy());
+    ensure!(missing.is_empty(), "missing requirements: {}; {}", missing.join(", "), args.arch.remedy());
     check_payload(&args.payload)?;
     let out = workspace_root().join(&args.out);
     let revision = revision();

@@ -256,7 +256,6 @@ mod tests {
         assert_eq!(document["components"][2]["type"], "file");
     }
 
-    /// Checks the crates of this workspace.
     #[test]
     fn the_operator_has_its_crates_and_none_of_the_build() {
         let crates = crates("controller", devenv::STATIC_TARGET).unwrap();
@@ -266,6 +265,9 @@ mod tests {
             crates.iter().all(|part| part.is_ours
                 == ["api", "controller", "gitops", "remote", "wnp-core"].contains(&part.name.as_str()))
         );
-        assert!(!has("serde_derive") && !has("cc") && !has("proptest"), "built with, and not in it");
+        assert!(
+            !has("serde_derive") && !has("cc") && !has("proptest"),
+            "a crate that only the build or a test uses is listed"
+        );
     }
 }

@@ -33,7 +33,7 @@ pub(super) enum Source {
 }
 
 impl Part {
-    /// Returns a part that no service reads, for all platforms.
+    /// Returns a part for all platforms that no service reads.
     const fn new(name: &'static str, destination: &'static str, source: Source) -> Self {
         Self { name, destination, source, services: &[], platforms: &[] }
     }
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(NEWEST, format!("kubernetes-{}", MINORS[0]));
         let tested =
             testbed::binaries::KUBERNETES.map(|version| version.trim_start_matches('v').rsplit_once('.').unwrap().0);
-        assert_eq!(tested, MINORS, "each can be tested");
+        assert_eq!(tested, MINORS, "the test bed has other versions than the payload");
     }
 
     /// Checks the `godebug` settings: Go takes them from the main module, which is the one in this repository and not that of the program.

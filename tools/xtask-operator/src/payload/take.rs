@@ -1,4 +1,4 @@
-//! Extraction of programs that cannot be built, from an image of the Windows Machine Config Operator.
+//! `cargo xtask payload take`: extracts programs that cannot be built here from an image of the Windows Machine Config Operator.
 
 use std::{
     collections::BTreeMap,
@@ -34,8 +34,8 @@ pub(super) struct Args {
     /// Minor version of Kubernetes of the cluster, such as 1.33. An image for another version is refused.
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
-    /// File with logins of registries, in the format of podman and docker. Defaults to that of docker. Trusted certificates are those of the
-    /// machine, or of `SSL_CERT_FILE`.
+    /// File with logins of registries, in the format of podman and docker. Defaults to `~/.docker/config.json`, if it exists. Trusted certificates
+    /// are those of the machine, or of `SSL_CERT_FILE`.
     #[arg(long, env = "REGISTRY_AUTH_FILE", value_name = "FILE")]
     auth_file: Option<PathBuf>,
     /// Use HTTP without TLS.
@@ -133,7 +133,7 @@ async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(O
     Ok((version, files))
 }
 
-/// Adds the remedy to an error of the registry.
+/// Adds a remedy to an error of the registry if the registry has refused access.
 fn refused(error: OciDistributionError, login: &RegistryAuth) -> anyhow::Error {
     let is_login = match &error {
         OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_) => true,
@@ -214,7 +214,7 @@ fn inside(path: &Path) -> Option<PathBuf> {
     parts.filter(|path| path.file_name().is_some())
 }
 
-/// Reports whether a path belongs to a program, packed or not.
+/// Reports whether a path in the image is one of the programs, packed or not: in [`FOLDER`] or below it.
 fn is_wanted(path: &Path) -> bool {
     path.starts_with(FOLDER) && PROGRAMS.iter().any(|(program, _)| is_named(path, program))
 }

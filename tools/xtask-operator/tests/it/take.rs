@@ -154,5 +154,5 @@ fn programs_come_over_tls_for_a_login_and_are_those_of_the_digest() -> Result<()
 fn take(image: &str, out: &Path, login: &Path, ca: &Path) -> Result<Output> {
     let mut command = Command::new(PROGRAM);
     command.args(["payload", "take", image, "--kubernetes", "1.33", "--out"]).arg(out).arg("--auth-file").arg(login);
-    command.env("SSL_CERT_FILE", ca).output().context("start xtask-operator")
+    command.env("SSL_CERT_FILE", ca).output().context("cannot start xtask-operator")
 }

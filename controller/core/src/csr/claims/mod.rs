@@ -1,9 +1,9 @@
 //! Claims of hosts: the proven facts about each host, for the verdict on its certificate requests.
 //!
 //! The proven values of a host are the address at which it was last reached with its pinned host key and machine id, the addresses in the status
-//! of its Machine, the name of its Node, and the host name that it reports, if that is the Node's name or its first label. Values that belong to
-//! the cluster ([`Reserved`]) or to another host ([`Neighbours`]) are excluded. Other values that the Node reports are not proven: requests for
-//! these are neither approved nor denied.
+//! of its Machine, the name of its Node, and the host name that it reports, if that is the first label of the Node's name. Values that belong to the
+//! cluster ([`Reserved`]) or to another host ([`Neighbours`]) are excluded. Other values that the Node reports are not proven: requests for these
+//! are neither approved nor denied.
 
 pub mod neighbours;
 pub mod reserved;
@@ -223,7 +223,7 @@ mod tests {
             ("no false report", "win-1", status(), &[][..], &["10.0.0.1", "win-1"][..], "10.0.0.1 win-1", ""),
             ("another address that it reports", "win-1", status(), &[], &["10.0.0.7"], "10.0.0.1 win-1", "10.0.0.7"),
             ("an address of a Service", "win-1", status(), &[], &["10.96.0.1"], "10.0.0.1 win-1", ""),
-            ("that of the API server", "win-1", status(), &[], &["10.1.0.5"], "10.0.0.1 win-1", ""),
+            ("the address of the API server", "win-1", status(), &[], &["10.1.0.5"], "10.0.0.1 win-1", ""),
             (
                 "a false host name",
                 "win-1",
@@ -332,10 +332,10 @@ mod tests {
         for (about, status, os, annotation, address, renews, addresses) in [
             ("not proven", blank(), "windows", key::VERSION, "10.0.0.1", true, &["10.0.0.1"][..]),
             ("an address of another Node", blank(), "windows", key::VERSION, "10.0.0.2", true, &[]),
-            ("the same in another form", blank(), "windows", key::VERSION, "::ffff:10.0.0.2", true, &[]),
-            ("that of the API server", blank(), "windows", key::VERSION, "10.1.0.5", true, &[]),
+            ("an address of another Node, as IPv6", blank(), "windows", key::VERSION, "::ffff:10.0.0.2", true, &[]),
+            ("the address of the API server", blank(), "windows", key::VERSION, "10.1.0.5", true, &[]),
             ("no operator has made it", blank(), "windows", "x", "10.0.0.1", false, &[]),
-            ("another system", blank(), "linux", key::VERSION, "10.0.0.1", false, &[]),
+            ("another operating system", blank(), "linux", key::VERSION, "10.0.0.1", false, &[]),
             ("it is proven", proven, "windows", key::VERSION, "10.0.0.9", false, &["10.0.0.1"]),
         ] {
             let instance = WindowsInstance::new("win-1", WindowsInstanceSpec::default());

@@ -1,6 +1,6 @@
 //! Addresses and names that no host may have in a certificate, even if they are proven. Pure.
 //!
-//! If one CA signs all certificates of the cluster, clients would accept a serving certificate with such a name or address for the API server.
+//! If one CA signs all certificates of the cluster, a host with such a serving certificate could pose as the API server or as a Service.
 
 use std::net::IpAddr;
 

@@ -84,7 +84,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns [`kind::SOURCE_VERIFIED`], with the signer of the list.
+    /// Returns [`kind::SOURCE_VERIFIED`]: True if the signature of the list in use is valid. The message names the signer.
     pub(super) fn source_verified(&self) -> Next {
         if !self.pool.spec.inventory.is_verified() {
             return Next::Remove;
@@ -128,7 +128,7 @@ impl<'a> View<'a> {
         if !groups.outdated.is_empty() {
             let why = self.held.as_ref().map_or(Reason::Progressing, Held::reason);
             let message = format!(
-                "{} of {} nodes do not follow version {}: {}",
+                "{} of {} nodes are not up to date with version {}: {}",
                 groups.outdated.len(),
                 self.seen.list.hosts.len(),
                 short(&self.seen.course.target),
@@ -143,7 +143,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns [`kind::UPDATING`], with the current activity.
+    /// Returns [`kind::UPDATING`]: True if nodes are being joined, changed or removed, or will be next. The message has the current activity.
     pub(super) fn updating(&self) -> Next {
         if self.act.is_empty() {
             let (why, message) = self.held.as_ref().map_or((Reason::AsExpected, ""), |h| (h.reason(), h.message()));
@@ -354,7 +354,7 @@ fn has_to_join(groups: &Groups) -> bool {
     !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
 }
 
-/// Returns the names of the nodes that must be updated, unless a longer wait holds them.
+/// Returns the names of the nodes that must be updated; empty if a longer wait holds them.
 fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     match held {
         Some(held) if !held.passes() => Vec::new(),

@@ -79,7 +79,12 @@ fn rollout(
         return Some((EventReason::RolledBack, note));
     }
     let is_over = now.completed && !was.completed;
-    is_over.then(|| (EventReason::RolloutCompleted, format!("all nodes follow version {to}")))
+    let note = || {
+        format!(
+            "all nodes follow version {to}, apart from nodes that failed, are on hold, are lost or would lose settings"
+        )
+    };
+    is_over.then(|| (EventReason::RolloutCompleted, note()))
 }
 
 #[cfg(test)]
@@ -94,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_begins_with_what_nodes_follow() {
+    fn the_start_rollback_and_end_of_a_rollout_are_events() {
         let of = |from: Option<&str>, to: &str, completed: bool, rolled_back: bool| {
             json!({"fromVersion": from, "toVersion": to, "completed": completed, "rolledBack": rolled_back,
                 "startTime": "2027-01-01T00:00:00Z"})
@@ -126,7 +131,13 @@ mod tests {
             ),
             ("no node is there yet", Value::Null, of(None, "b", true, false), &[], ""),
             ("it continues", on("b"), on("b"), &[("a", 1)], ""),
-            ("it is over", on("b"), of(Some("a"), "b", true, false), &[("b", 1)], "all nodes follow version b"),
+            (
+                "it is over",
+                on("b"),
+                of(Some("a"), "b", true, false),
+                &[("b", 1)],
+                "all nodes follow version b, apart from nodes that failed, are on hold, are lost or would lose settings",
+            ),
             (
                 "it is rolled back",
                 on("b"),

@@ -159,8 +159,8 @@ fn is_kept_waiting(member: &Member) -> bool {
         && (candidate.change.is_some() || candidate.wants_reboot)
 }
 
-/// Reports whether a user has requested the maintenance on the instance, which may last for any time. A maintenance that the host or a client of its
-/// Node requests is subject to the progress deadline.
+/// Reports whether an operation is a maintenance that a user has requested on the instance. Such a maintenance may last for any time. One that the
+/// host, or a client of its Node, requests is subject to the progress deadline.
 fn is_in_maintenance(operation: &Operation, member: &Member) -> bool {
     operation.type_ == GrantType::Maintenance && member.candidate.maintenance == Some(By::Person)
 }
@@ -171,7 +171,7 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutS
 }
 
 /// Returns the next time when one of these hosts, or the rollout, exceeds the progress deadline, or when a host's failures begin to count as
-/// lasting. No other event may trigger a reconcile then: a host that hangs reports nothing.
+/// lasting. Without a timer, there might be no reconcile then: a host that hangs reports nothing.
 pub fn next_deadline(
     members: &[Member],
     pool: &WindowsNodePool,
@@ -213,7 +213,7 @@ fn on_its_way_since(member: &Member, rollout: Option<&RolloutStatus>) -> Option<
     [under_way, failing].into_iter().flatten().min()
 }
 
-/// Returns the time when a rollout counts as stuck because no node makes progress.
+/// Returns the time when a rollout counts as stuck because no node makes progress; `None` if nothing uses up its budget.
 pub(super) fn standstill(pool: &WindowsNodePool, decision: &Decision) -> Option<Timestamp> {
     decision.used_up.as_ref()?.since()?.checked_add(pool.spec.rollout().progress_deadline()).ok()
 }

@@ -40,7 +40,7 @@ use groups::{Groups, current};
 
 /// Maximum number of refused entries in the status.
 const MAX_REFUSED: usize = 50;
-/// Maximum length of a text about a refused entry.
+/// Maximum length of a text about a refused entry, in characters.
 const MAX_TEXT_CHARS: usize = 500;
 
 /// Observed state of a pool.
@@ -96,7 +96,7 @@ fn failure(member: &Member) -> Option<String> {
     Some(format!("{}: {}{}", member.candidate.name, failures.summary(), since.unwrap_or_default()))
 }
 
-/// Returns the status of a pool for the observed state.
+/// Returns the status of a pool for the observed state. `warning` has the reason and the message of the condition Warning.
 pub fn next(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,

@@ -69,11 +69,11 @@ pub(super) fn invalid_window(error: &WindowError) -> String {
     format!("{error}. Until then, no update of a node begins in this pool")
 }
 
-/// Returns the trouble with too many nodes that are not Ready or are lost: a user must find the common cause.
+/// Returns the trouble with too many nodes that are not Ready: a user must find the common cause.
 pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
     let message = || {
         format!(
-            "not Ready: {}; that is more than remediation.maxUnhealthy ({}), so none is repaired: find a common cause (network, API server, a change), or set a \
+            "not Ready: {}; that is more than remediation.maxUnhealthy ({}), so none is repaired unless a user requests it: find a common cause (network, API server, a change), or set a \
              higher limit",
             first_names(&groups.not_ready),
             pool.spec.remediation().max_unhealthy()

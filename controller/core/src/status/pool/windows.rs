@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_lack_patches() {
+    fn hosts_that_lack_patches_are_counted() {
         let hosts = [
             facts("Windows Server 2022 Datacenter", "10.0.20348.2527"),
             facts("Windows Server 2022 Standard", "10.0.20348.99"),

@@ -84,7 +84,7 @@ async fn both_connections_end_when_one_is_closed_or_dropped() {
     }
 }
 
-/// Both connections must keep reading while they write.
+/// Covers a deadlock: both connections must keep reading while they write.
 #[tokio::test]
 async fn an_upload_and_endless_output_do_not_delay_each_other() {
     let (host, jump) = host_and_jump_host().await;
@@ -118,7 +118,7 @@ async fn a_jump_host_with_another_key_gets_no_log_in() {
 }
 
 #[tokio::test]
-async fn a_jump_host_that_leads_to_another_host_is_refused_by_the_key_of_the_host() {
+async fn a_jump_host_that_leads_to_another_host_is_detected_by_the_host_key() {
     let host = Host::default().start().await;
     let other = Host { own_keys: vec![ed25519(9)], ..Host::default() }.start().await;
     let jump = jump(Forwards::Always(other.address)).start().await;

@@ -116,8 +116,8 @@ fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>
     node::ready(node).0 && complete && !changes
 }
 
-/// Returns the state of a host that refuses every key of its list, with the reason to keep its Machine, if there is one. `None` if no refusal is
-/// known for the pool's current list of keys.
+/// Returns the state of a host that refuses every key of its list, with the reason to keep its Machine, if there is one. Returns `None` if no such
+/// refusal is known for the pool's current list of keys.
 async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) -> Option<Refuses> {
     let status = instance.status.as_ref()?;
     // Secrets are read only for hosts that refuse keys.

@@ -1,4 +1,5 @@
-//! Watch of Machines and MachineSets. It keeps a pool for each MachineSet with Windows Machines, and replaces Machines whose hosts refuse every key.
+//! Watch of Machines, MachineSets and MachineHealthChecks. It keeps a pool for each MachineSet with Windows Machines and the user data of new
+//! Machines, and replaces Machines whose hosts refuse every key.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

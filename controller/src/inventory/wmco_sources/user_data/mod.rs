@@ -67,13 +67,13 @@ fn text(secret: &Secret) -> Option<Cow<'_, str>> {
     api::text::decode(&secret.data.as_ref()?.get(KEY)?.0).ok()
 }
 
-/// Reconciles the Secret in each namespace of Machines that exists. Makes no change without the key, because the current content may be right.
-/// Returns true if a Secret was written.
+/// Writes the Secret in each existing namespace of Machines whose user data lacks the default key. Without that key, makes no change, because the
+/// current content may be right. Returns true if a Secret was written.
 pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
     let public_key = match cx.hosts.secrets.key(&default).await {
         Ok(key) => key.identity.authorized_key(),
-        // Without a default key, pools have their own keys.
+        // Without a default key, pools name their own keys, and the user data is left to users.
         Err(SecretError::Missing { .. }) => return false,
         Err(error) => {
             tracing::warn!(%error, "the private key for the user data of Machines cannot be read; the user data stays unchanged");
@@ -159,7 +159,8 @@ mod tests {
             let text = render(platform, PUBLIC);
             assert_eq!(
                 text, golden,
-                "{platform:?}: see what has changed, and whether running Machines can do without it"
+                "{platform:?}: the user data has changed. If that is intended, change the golden file, and check whether running \
+                 Machines need the change"
             );
             assert!(carries(&text, PUBLIC), "{platform:?}");
         }

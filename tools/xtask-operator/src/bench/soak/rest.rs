@@ -24,7 +24,7 @@ use super::super::{process::Usage, world::World};
 const MEMORY_MIB: f64 = 32.0;
 /// Allowed growth of open files: the number of connections to the API server varies.
 const FILES: usize = 4;
-/// Number of versions in use after two changes of all hosts: the hosts' version, and the previous one.
+/// Number of versions in use after two changes of all hosts: the current version and the previous one.
 pub(super) const VERSIONS: usize = 2;
 /// Maximum number of objects' names in an error.
 const MAX_NAMES: usize = 10;
@@ -32,13 +32,13 @@ const MAX_NAMES: usize = 10;
 /// Number of certificate requests of a host that joins: one of wicd, and two of kubelet, as a client and as a server. A change needs none, and a
 /// renewal is due after days.
 const REQUESTS_OF_JOIN: u32 = 3;
-/// Number of Kubernetes events about a host that joins.
+/// Maximum number of Kubernetes events about a host that joins.
 const EVENTS_OF_JOIN: u32 = 4;
-/// Number of Kubernetes events about a removed host.
+/// Maximum number of Kubernetes events about a removed host.
 const EVENTS_OF_REMOVAL: u32 = 6;
-/// Number of Kubernetes events about a changed host.
+/// Maximum number of Kubernetes events about a changed host.
 const EVENTS_OF_CHANGE: u32 = 4;
-/// Number of Kubernetes events about an interrupted operation.
+/// Maximum number of Kubernetes events about an interrupted operation.
 const EVENTS_OF_INTERRUPTION: u32 = 8;
 
 const OPEN_CONNECTIONS: &str = "windows_node_pool_ssh_connections_open";

@@ -50,9 +50,9 @@ fn csv_name() -> String {
 /// Place of an object in a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// A file of its own.
+    /// File of its own.
     Manifest,
-    /// The Deployment in the ClusterServiceVersion.
+    /// Deployment in the ClusterServiceVersion.
     Deployment,
     /// Rules for the whole cluster in the ClusterServiceVersion.
     ClusterPermissions,

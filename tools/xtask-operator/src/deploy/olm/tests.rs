@@ -89,7 +89,7 @@ const DIFFERENCES: &[Difference] = &[
     ("users apply the policies, because a bundle cannot hold them", |objects| {
         objects.retain(|(kind, ..), _| !kind.starts_with("ValidatingAdmissionPolicy"));
     }),
-    ("OLM keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "olm")),
+    ("OLM manages the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "olm")),
     ("OLM writes no labels of ours where it makes an object from the ClusterServiceVersion", |objects| {
         for ((kind, _, name), object) in objects.iter_mut() {
             let from_csv = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"].contains(&kind.as_str());
@@ -98,7 +98,7 @@ const DIFFERENCES: &[Difference] = &[
             }
         }
     }),
-    ("what the operator may do in other namespaces, it may do in all: a bundle has one", |objects| {
+    ("roles for other namespaces become rules of the ClusterRole, because a bundle has one namespace", |objects| {
         let is_elsewhere = |(kind, namespace, name): &(String, String, String)| {
             kind.starts_with("Role") && namespace != api::names::DEFAULT_NAMESPACE && name == "windows-node-pools"
         };
@@ -114,7 +114,7 @@ const DIFFERENCES: &[Difference] = &[
         objects.retain(|key, _| !is_elsewhere(key));
         cluster_rules(objects).extend(rules);
     }),
-    ("OLM adds to the Deployment", |objects| {
+    ("OLM adds fields to the Deployment", |objects| {
         let csv = the_csv();
         let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
         deployment["spec"]["revisionHistoryLimit"] = json!(1.0);
@@ -220,7 +220,7 @@ fn the_examples_are_objects_of_the_owned_kinds() {
 }
 
 #[test]
-fn the_version_has_its_install_modes_and_true_claims() {
+fn the_csv_states_features_versions_and_install_modes() {
     let csv = the_csv();
     let annotations = csv["metadata"]["annotations"].as_object().unwrap();
     let claims: Vec<_> =

@@ -273,7 +273,7 @@ fn a_pause_names_its_end_and_is_over_then() {
 }
 
 #[test]
-fn what_takes_too_long_is_stalled_but_goes_on() {
+fn a_join_that_takes_too_long_is_stalled() {
     let pool = || pool_with(1, deadline(60));
     let failed = |age: i64| {
         let mut m = member("h0", Phase::Failed);
@@ -360,7 +360,7 @@ fn the_signer_of_the_list_is_in_the_status() {
 }
 
 #[test]
-fn a_warning_is_beside_everything_else() {
+fn a_warning_and_strays_leave_a_pool_ready() {
     let scene = Scene {
         strays: vec!["left".to_owned()],
         warning: Some((Reason::ApiServerTooOld, "the API server is version 1.30".to_owned())),
@@ -374,7 +374,7 @@ fn a_warning_is_beside_everything_else() {
 }
 
 #[test]
-fn old_keys_are_reported_beside_everything_else() {
+fn old_keys_are_reported_and_leave_a_pool_ready() {
     let mut scene = Scene::of(pool(2), [ready("h0"), ready("h1")]);
     let old = KeyRotationStatus { total: 2, old: vec!["h0".into(), "h1".into()], ..KeyRotationStatus::default() };
     let failed = KeyRotationStatus { failed: vec![("h1".into(), "AddKey: read-only".into())], ..old.clone() };

@@ -1,4 +1,4 @@
-//! A pool with its observed state, and the hosts and conditions of its tests.
+//! Pools, hosts and conditions for the tests of a pool's status.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ pub(super) fn listed(hosts: usize, problems: &[EntryError]) -> List {
     List { hosts, problems: problems.to_vec(), ..List::default() }
 }
 
-/// A pool and its observed state.
+/// Pool with its observed state.
 pub(super) struct Scene {
     pub(super) pool: WindowsNodePool,
     pub(super) list: List,
