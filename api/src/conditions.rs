@@ -33,12 +33,13 @@ pub mod kind {
         /// the future.
         PAUSED = "Paused";
         /// Instance: the host answered over SSH at the last attempt. `Unknown` while that result may be outdated: since the attempt, kubelet has
-        /// stopped or the Node has become Ready again, and the operator has not connected to the host yet.
+        /// stopped or the Node has become Ready again, and the operator has not connected to the host yet, or could not try. The message then has
+        /// the cause, for example a missing Secret.
         REACHABLE = "Reachable";
         /// Instance: the host met all requirements of a node when the operator last began to change it: rights, version of Windows, disk, clock,
         /// ports, no services and no plugin of another installer under the operator's names, and access to the API server. The message lists the
         /// unmet requirements; a host does not join before it meets them. On a configured host, the version of Windows, the ports and access to the
-        /// API server are not required, because a repair or a restart may restore them. The message also has the
+        /// API server are not required, because the operation may correct the fault. The message also has the
         /// [warnings](../guide/hosts.md#warnings), which stop no operation.
         PREFLIGHT_PASSED = "PreflightPassed";
         /// Instance: the host can use the [group Managed Service Accounts](../guide/workloads.md#group-managed-service-accounts-gmsa) that its
@@ -59,7 +60,8 @@ pub mod kind {
         /// Instance: the node keeps the version of the legacy operator, because a change would lose settings of that operator.
         /// Present only while true.
         UPDATE_WITHHELD = "UpdateWithheld";
-        /// Pool: all hosts accept the first SSH key of their list. Absent if the pool has no hosts, and in mode Plan.
+        /// Pool: all nodes accept the first SSH key of their list, and the key that it replaced is removed from them. `Unknown` while a first key
+        /// cannot be read. Absent in mode Plan, and in a pool without nodes.
         KEYS_CURRENT = "KeysCurrent";
         /// Pool: all hosts have the images of `provisioning.prePullImages`. Absent if that field is not set, and in mode
         /// Plan.

@@ -2,7 +2,8 @@
 //!
 //! By default, every user may create directories on `C:`, and owns what they create. So a directory of wicd may exist already as a link, or belong to
 //! a user, who can change its access list at any time. Such a directory is refused with a remedy. A directory of an administrator
-//! is taken over: Administrators become the owner of it and its content.
+//! is taken over: Administrators become the owner of it and its content. The content of pod volumes stays as it is, and existing state directories
+//! of other services are only checked.
 //!
 //! Parent directories (`C:\var`, `C:\var\log`) are shared with other programs. A user who may rename one or its entries can replace wicd's
 //! directories. So a parent that belongs to a user is refused, too. Users lose the rights to change `C:\var`, `C:\var\lib` and `C:\var\log`
@@ -20,7 +21,7 @@ const KUBELET: &str = r"C:\var\lib\kubelet";
 pub const VOLUMES: &str = r"C:\var\lib\kubelet\pods";
 /// Parent directories that are shared with other programs. Each comes after its own parent.
 const SHARED: [&str; 3] = [r"C:\var", r"C:\var\lib", path::LOGS];
-/// State directories of services, which use an existing directory and maintain its access list themselves.
+/// State directories of services. The services accept an existing directory, and maintain its access list themselves.
 const STATE: [&str; 4] =
     [r"C:\var\lib\cni", r"C:\var\log\pods", r"C:\var\log\containers", r"C:\ProgramData\containerd"];
 
@@ -72,7 +73,8 @@ pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Creates or takes over the directories for programs, state and logs, before they are used.
+/// Creates or takes over the directories for programs, kubelet's state and logs, before they are used. The content of pod volumes stays as it is.
+/// Existing directories of [`STATE`] are only checked.
 ///
 /// # Errors
 /// Fails when [`check_state`] refuses one of them, or it cannot be created, taken over or protected.

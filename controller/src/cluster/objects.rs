@@ -48,14 +48,21 @@ pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable
     const KEY: &str = "ca-bundle.crt";
     let unusable = |problem: String| Unusable {
         fact: Fact::TrustedCa,
-        problem: format!("ConfigMap {namespace}/{TRUSTED_CA}: {problem}; correct or remove it"),
+        problem: format!(
+            "ConfigMap {namespace}/{TRUSTED_CA}: {problem}. Without the ConfigMap, hosts trust none of its certificates"
+        ),
         is_missing: false,
     };
-    let pem = texts::of_config_map(map, KEY).map_err(|error| unusable(format!("{KEY} cannot be read: {error}")))?;
+    let pem = texts::of_config_map(map, KEY)
+        .map_err(|error| unusable(format!("{KEY} cannot be read: {error}; correct it")))?;
     let Some(pem) = pem.filter(|pem| !pem.trim().is_empty()) else { return Ok(String::new()) };
     match certificates(pem.as_bytes()) {
         Ok(_) => Ok(pem + "\n"),
-        Err(damaged) => Err(unusable(format!("certificate {damaged} in {KEY} is damaged"))),
+        Err(damaged) => {
+            // OpenShift fills a ConfigMap that has its label from this object.
+            let mend = "correct or remove this certificate, on OpenShift in the trusted CA of Proxy/cluster";
+            Err(unusable(format!("certificate {damaged} in {KEY} is damaged; {mend}")))
+        }
     }
 }
 

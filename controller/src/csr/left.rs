@@ -1,11 +1,11 @@
-//! Requests that only users may approve, as the approver last found them.
+//! Requests that the operator cannot decide yet and that users may approve meanwhile, as the approver last found them.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use wnp_core::csr::pending::Pending;
 
-/// Requests that users may approve, at most one for each Node. Shared by the approver and the pools, which report them.
+/// Requests that users may approve meanwhile, the newest one of each Node. Shared by the approver and the pools, which report them.
 #[derive(Clone, Debug)]
 pub struct ManualRequests(Arc<watch::Sender<Arc<Vec<Pending>>>>);
 
@@ -16,7 +16,7 @@ impl Default for ManualRequests {
 }
 
 impl ManualRequests {
-    /// Returns the requests that wait for a user now.
+    /// Returns the requests that users may approve now.
     pub fn all(&self) -> Arc<Vec<Pending>> {
         self.0.borrow().clone()
     }

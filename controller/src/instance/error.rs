@@ -293,13 +293,18 @@ impl StepError {
         }
     }
 
-    /// Reports whether the connection or the log-in failed, or the host did not answer in time after a restart. The jump host may be at fault.
+    /// Reports whether the host did not answer, also in time after a restart. The jump host may be at fault.
     pub(crate) fn is_unreachable(&self) -> bool {
         match self {
-            Self::Remote(RemoteError::Ssh(error)) => error.is_of_connection(),
+            Self::Remote(RemoteError::Ssh(error)) => error.is_no_answer(),
             Self::NotRestarted { .. } => true,
             _ => false,
         }
+    }
+
+    /// Reports whether an SSH operation failed, or the host did not answer in time after a restart.
+    pub(crate) fn is_of_ssh(&self) -> bool {
+        matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
     }
 
     /// Returns what the error shows about the host.
@@ -319,11 +324,11 @@ impl StepError {
 /// Contact with a host before an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contact {
-    /// The operator has not tried to contact the host, for example because it lacks the key.
+    /// The host is not at fault: the operator could not try, for example because it lacks the key.
     NotTried,
-    /// The host that is expected at the address has not let the operator in.
+    /// The host that is expected at the address has not answered.
     Failed,
-    /// The host has let the operator in.
+    /// The host has answered.
     Answered,
 }
 
@@ -453,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_error_of_the_connection_shows_that_a_host_cannot_be_reached() {
+    fn an_error_shows_whether_the_host_has_answered() {
         let address = || "10.0.0.1".to_owned();
         let secret = SecretError::Missing { namespace: "ns".to_owned(), name: "key".to_owned() };
         for (error, expected) in [
@@ -461,6 +466,15 @@ mod tests {
             (ssh(lost_jump_host()), Contact::Failed),
             (ssh(SshError::DiskFull { address: address(), path: String::new() }), Contact::Answered),
             (ssh(SshError::CommandRefused { address: address() }), Contact::Answered),
+            (
+                ssh(SshError::CommandTimeout {
+                    address: address(),
+                    command: String::new(),
+                    after: std::time::Duration::ZERO,
+                    log: String::new(),
+                }),
+                Contact::Failed,
+            ),
             (says("HostCallFailed"), Contact::Answered),
             (StepError::StillRunning { minutes: 30 }, Contact::Answered),
             (secret.into(), Contact::NotTried),

@@ -56,7 +56,7 @@ impl Scope {
     /// Returns the message of the error. If the host of a removal cannot be reached or deconfigured, adds how a user can end the removal. A lost jump
     /// host is not a reason to abandon the hosts behind it.
     fn message_with_remedy(&self, error: &StepError) -> String {
-        if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
+        if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_of_ssh()) {
             return error.to_string();
         }
         format!("{error}{IF_GONE}{}", Act::Abandon(&self.name()))

@@ -55,7 +55,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     let address = scope.instance.spec.host.address.clone();
     match idle_session::in_time(&address, verify_identity_at_entry(scope, Purpose::Keep, false)).await {
         Ok(()) if is_ready_unknown(node) => {
-            answers_without_kubelet(scope.status.record(), scope.instance.metadata.generation, clock::now());
+            answers_without_kubelet(scope.status.record(), None, scope.instance.metadata.generation, clock::now());
         }
         Ok(()) => scope.mark_reachable(),
         Err(error @ StepError::Api { .. }) => return Err(error),
@@ -63,6 +63,10 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
             scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, error.reason());
             match error.contact() {
                 Contact::Failed => scope.mark_unreachable(&error),
+                Contact::Answered if is_ready_unknown(node) => {
+                    let (generation, why) = (scope.instance.metadata.generation, error.to_string());
+                    answers_without_kubelet(scope.status.record(), Some(&why), generation, clock::now());
+                }
                 Contact::Answered => scope.mark_reachable(),
                 Contact::NotTried => {
                     let generation = scope.instance.metadata.generation;

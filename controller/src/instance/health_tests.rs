@@ -83,6 +83,23 @@ async fn a_host_is_contacted_when_kubelet_stops_and_when_its_node_is_ready_again
     }
 }
 
+/// The host is contacted once, although the operator cannot use it.
+#[tokio::test]
+async fn a_host_with_a_full_disk_answers() {
+    let mut bed = Bed::new().await;
+    bed.node_that_is("Unknown", "n-1", &bed.host.address().to_string(), &json!({}));
+    bed.host.fault(testbed::sim::Fault::DiskFull);
+    let known = [("NodeHealthy", "True", "AsExpected"), ("Reachable", "True", "AsExpected")];
+    let told = reconciled(&bed, bed.instance(&json!({}), &json!({}), &status(&bed, &known, &json!({})))).await;
+    assert_eq!(condition(&told, kind::REACHABLE), ("True".to_owned(), "AnswersWithoutKubelet".to_owned()));
+    let text = &find(&told.conditions, kind::REACHABLE).unwrap().message;
+    assert!(text.contains("its disk is full"), "{text}");
+    let connections = bed.host.stats().connections;
+    let again = reconciled(&bed, bed.instance(&json!({}), &json!({}), &json!(told))).await;
+    assert_eq!(json!(again), json!(told));
+    assert_eq!(bed.host.stats().connections, connections);
+}
+
 /// A host that the operator could not try to contact is neither lost nor found.
 #[tokio::test]
 async fn a_missing_secret_says_nothing_about_the_host() {

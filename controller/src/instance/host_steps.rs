@@ -212,8 +212,7 @@ fn is_rebooting(scope: &Scope) -> bool {
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     // A host that shuts down may drop the request, and its clock may be wrong until a time server has answered.
     let has_wrong_clock = error.reason() == Reason::ClockSkew;
-    let is_cut_off = matches!(error, StepError::Remote(RemoteError::Ssh(_) | RemoteError::NoAnswer { .. }));
-    let is_down = is_cut_off || error.is_unreachable();
+    let is_down = error.is_of_ssh() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
     let is_still_running = matches!(error, StepError::StillRunning { .. });
     let expected = is_down || has_wrong_clock || is_still_running;
     if !is_rebooting(scope) || !expected {

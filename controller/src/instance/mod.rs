@@ -497,7 +497,10 @@ fn report_host(scope: &mut Scope, node: &Node) {
     }
     let Some(drift) = node.annotations().get(key::DRIFT) else { return scope.remove_condition(kind::DRIFTED) };
     // The host provides this text, so it is sanitized.
-    let drift = facts::message(drift);
+    let drift = format!(
+        "the host differs, or did recently, from what the operator configured; wicd has restored what is healed and left the rest: {}. Find the program or the user that changes it",
+        facts::message(drift)
+    );
     if scope.set_condition(kind::DRIFTED, Status::True, Reason::Drifted, &drift).as_ref() != Some(&drift) {
         scope.cx.process.metrics.drift.inc();
         scope.say(EventReason::Drifted, "Keep", &drift);

@@ -102,7 +102,7 @@ impl DesiredState {
         let members: Vec<Member> = mine.iter().map(bare).collect();
         let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
         let lost = lost(&candidates, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
-        let mut seen = seen(&members, &rendered, &lost);
+        let mut seen = seen(&members, &rendered, &lost.names);
         if let Some(current) = &seen.current {
             seen.foreign = cx.own_version(current).await.ok().flatten().is_none();
         }

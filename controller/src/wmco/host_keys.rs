@@ -31,12 +31,15 @@ pub(crate) enum WmcoHostKeysError {
 /// Reader of the ConfigMap.
 pub(crate) struct WmcoHostKeys {
     api: Api<ConfigMap>,
-    /// The last content, with the time at which its request began.
-    seen: Mutex<Option<(Instant, Arc<Entries>)>>,
+    /// Outcome of the last request, with the time at which the request began.
+    seen: Mutex<Option<(Instant, Outcome)>>,
 }
 
 /// Content of the ConfigMap: key and time of the last write, by address.
-type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
+pub(crate) type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
+
+/// Content, or the message of the failure to read it.
+type Outcome = Result<Arc<Entries>, String>;
 
 impl WmcoHostKeys {
     /// Creates a reader of the ConfigMap in `namespace`.
@@ -53,22 +56,29 @@ impl WmcoHostKeys {
         address: &str,
         since: Option<Timestamp>,
     ) -> Result<Option<HostKey>, WmcoHostKeysError> {
-        Ok(find(&*self.entries().await?, address, since)?)
+        Ok(find(&*self.read().await?, address, since)?)
     }
 
-    /// Returns the content at a time after the call, so that a key that was recorded before the call is never missed. Calls during a request share
-    /// the next request.
-    async fn entries(&self) -> Result<Arc<Entries>, WmcoHostKeysError> {
+    /// Returns the content at a time after the call: a key that was recorded before is never missed. Callers that ask during a request share the
+    /// next one, and its failure.
+    pub(crate) async fn read(&self) -> Result<Arc<Entries>, WmcoHostKeysError> {
         let asked = Instant::now();
         let mut seen = self.seen.lock().await;
-        if let Some((_, entries)) = seen.as_ref().filter(|(began, _)| *began >= asked) {
-            return Ok(entries.clone());
+        if let Some((_, outcome)) = seen.as_ref().filter(|(began, _)| *began >= asked) {
+            return outcome.clone().map_err(|error| WmcoHostKeysError::Api(kube::Error::Service(error.into())));
         }
         let began = Instant::now();
-        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(WmcoHostKeysError::Api)?;
-        let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
-        *seen = Some((began, entries.clone()));
-        Ok(entries)
+        match self.api.get_opt(LEGACY_HOST_KEYS).await {
+            Ok(map) => {
+                let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
+                *seen = Some((began, Ok(entries.clone())));
+                Ok(entries)
+            }
+            Err(error) => {
+                *seen = Some((began, Err(crate::runtime::errors::api_message(&error))));
+                Err(WmcoHostKeysError::Api(error))
+            }
+        }
     }
 }
 
@@ -85,7 +95,15 @@ fn written(map: &ConfigMap, address: &str) -> Option<Timestamp> {
     owners.filter_map(|m| m.time.as_ref().map(|t| t.0)).max()
 }
 
-fn find(entries: &Entries, address: &str, since: Option<Timestamp>) -> Result<Option<HostKey>, HostKeyProblem> {
+/// Returns the key of an address, unless it was last written before `since`.
+///
+/// # Errors
+/// Fails when the entry is not a host key.
+pub(crate) fn find(
+    entries: &Entries,
+    address: &str,
+    since: Option<Timestamp>,
+) -> Result<Option<HostKey>, HostKeyProblem> {
     let wanted = canonical(address);
     let Some((at, (key, written))) = entries.iter().find(|(at, _)| canonical(at) == wanted) else { return Ok(None) };
     if let (Some(written), Some(since)) = (written, since)
@@ -152,5 +170,14 @@ mod tests {
             tokio::join!(asked("10.0.0.3"), asked("10.0.0.3"), asked("10.0.0.4"), async { gate.notify_one() });
         assert!(first.unwrap().is_some() && second.unwrap().is_some() && third.unwrap().is_none());
         assert_eq!(api.calls("GET", PATH).len(), 3, "hosts that ask during a request share the next one");
+
+        let gate = api.forget("GET", PATH).hold("GET", PATH, Value::Null);
+        api.fail("GET", PATH, 403, "Forbidden", "no", Value::Null);
+        let (_, second, third, ()) =
+            tokio::join!(asked("10.0.0.3"), asked("10.0.0.3"), asked("10.0.0.4"), async { gate.notify_one() });
+        for failed in [second, third] {
+            assert!(failed.unwrap_err().to_string().starts_with("failed to get the ConfigMap windows-ssh-host-keys: "));
+        }
+        assert_eq!(api.calls("GET", PATH).len(), 5, "a failure is shared, too");
     }
 }

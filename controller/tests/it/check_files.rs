@@ -28,7 +28,7 @@ fn faults_are_reported_by_file_and_line() -> Result<()> {
 
     let (status, out) = check_files(dir.path(), &["hosts"])?;
     let lines = [
-        "hosts/b.yaml:1: duplicate name `win-1` (first defined at hosts/a.json:1): remove one",
+        "hosts/b.yaml:1: duplicate name `win-1` (first defined at hosts/a.json:1): correct or remove one",
         "hosts/b.yaml:3: a host needs `address`: add it",
         "hosts/b.yaml:4: unknown field `adress`, did you mean `address`?",
     ];

@@ -25,15 +25,14 @@ use wnp_core::wait::{Cause, Hold};
 
 use crate::{
     another_operator::{start_wmco, stop_wmco},
-    fleet::{LIMIT, World, entry, has, pool_status, spec_with, status},
+    fleet::{World, entry, has, pool_status, spec_with, status},
     pairs::is_quiet,
     removal::{budget, delete_budget, delete_pool, pod},
     repair::mark_node_not_ready,
 };
 
-/// Time within which a pool must continue once the cause of its wait has ended, on a busy machine. It is shorter than the minute after which a pool
-/// is reconciled without an event. A host that waits for its turn is never reconciled without an event, so that no limit is needed to detect a
-/// missing one.
+/// Time within which a wait must end once its cause has ended, on a busy machine. It is shorter than the minute after which a pool is reconciled
+/// without an event; a host gets its turn from its pool.
 const WOKEN: Duration = Duration::from_secs(50);
 
 /// Pool that waits for one cause.
@@ -114,7 +113,7 @@ impl<'a> Subject<'a> {
             let instance = self.world.instance(self.host(n)).await;
             instance.is_ok_and(|i| i.is_none_or(|i| !status(&i).conditions.iter().any(|c| c.reason == Reason::Waiting)))
         };
-        self.woken(LIMIT, goes).await
+        self.woken(goes).await
     }
 
     /// Waits until another host is gone, and then until host `n` no longer waits.
@@ -136,12 +135,12 @@ impl<'a> Subject<'a> {
             let pool = Api::<WindowsNodePool>::all(self.world.client.clone()).get_opt(&self.name).await;
             pool.is_ok_and(|p| p.is_none_or(|p| !says(&p, self.cause)))
         };
-        self.woken(WOKEN, goes).await
+        self.woken(goes).await
     }
 
-    async fn woken<F: Future<Output = bool>>(&self, limit: Duration, goes: impl Fn() -> F) -> Result<()> {
+    async fn woken<F: Future<Output = bool>>(&self, goes: impl Fn() -> F) -> Result<()> {
         let what = format!("the wait ends after {:?} has ended", self.cause);
-        if let Err(error) = deployment::within(limit, &what, goes).await {
+        if let Err(error) = deployment::within(WOKEN, &what, goes).await {
             anyhow::bail!("{error}\n{}", self.world.show().await);
         }
         Ok(())

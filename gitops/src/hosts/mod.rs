@@ -95,7 +95,8 @@ fn duplicates(entries: &[Entry]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for entry in entries {
         let mut twice = |other: &Entry, what: String| {
-            let message = format!("duplicate {what} (first defined at {}:{}): remove one", other.file, other.line);
+            let message =
+                format!("duplicate {what} (first defined at {}:{}): correct or remove one", other.file, other.line);
             findings.push(Finding { file: entry.file.clone(), line: Some(entry.line), message });
         };
         let Host { name, address, port, .. } = &entry.host;
@@ -219,13 +220,13 @@ impl List {
         let known = ["apiVersion", "kind", "metadata", "hosts"];
         let Kind::Map(members) = &node.kind else { return };
         for member in members.iter().filter(|m| !known.contains(&m.key.as_str())) {
-            let mend = schema::did_you_mean(&member.key, known.into_iter());
+            let mend = schema::mend_unknown(&member.key, known.into_iter());
             self.fault(member.line, format!("unknown field {}{mend}", field(&member.key)));
         }
         match node.get("hosts") {
             Some(hosts) => self.list(hosts),
             None => {
-                self.fault(node.line, "`hosts` is missing: for an empty inventory, write `hosts: []`");
+                self.fault(node.line, "`hosts` is missing: write it at this level, for an empty inventory `hosts: []`");
             }
         }
     }

@@ -23,7 +23,10 @@ pub const KIND: &str = "WindowsHostInventory";
 
 /// Remedies for text that does not match a pattern, by the path of the field.
 const REMEDIES: [(&str, &str); 4] = [
-    ("name", "use lower-case letters, digits and `-`, and `.` between them"),
+    (
+        "name",
+        "use lower-case letters, digits and `-`, with `.` between parts that begin and end with a letter or digit",
+    ),
     (
         "address",
         "use an IPv4 address, an IPv6 address without brackets or zone, or a DNS name; the port belongs in `port`",
@@ -32,7 +35,7 @@ const REMEDIES: [(&str, &str); 4] = [
         "username",
         "use a name such as `Administrator` or `DOMAIN\\name`, without \" / [ ] : ; | = , + * ? < > and without spaces at its ends",
     ),
-    ("hostKey", "use a fingerprint such as `SHA256:…`, or `<type> <base64>` as in a known_hosts file"),
+    ("hostKey", "use `SHA256:` and the 43 characters after it, or `<type> <base64>` without address and comment"),
 ];
 
 /// Schema of a host, and the compiled patterns of the schema.
@@ -272,7 +275,7 @@ impl Rules {
         for member in members {
             match known.get(&member.key).or(others) {
                 None => {
-                    let mend = did_you_mean(&member.key, known.keys().map(String::as_str));
+                    let mend = mend_unknown(&member.key, known.keys().map(String::as_str));
                     faults.push((member.line, format!("unknown field {}{mend}", field(&below(&member.key)))));
                 }
                 Some(_) if member.value.is_null() && known.contains_key(&member.key) => {}
@@ -332,6 +335,16 @@ fn number_of(schema: &Value, key: &str) -> Option<i64> {
 
 fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Returns the end of a message about an unknown field: the most similar known field or, if there is none, all known fields.
+pub(super) fn mend_unknown<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    let near = did_you_mean(word, known.clone());
+    if !near.is_empty() {
+        return near;
+    }
+    let known: Vec<String> = known.map(|k| format!("`{k}`")).collect();
+    format!(": remove it; allowed here: {}", known.join(", "))
 }
 
 /// Returns the end of a message about an unknown word, with the most similar known word if there is one.

@@ -46,8 +46,8 @@ const TARGETS: [(&str, &[&str]); 15] = [
     ("windows-instances", &[]),
 ];
 
-/// Compiler flags for coverage, for which a nightly toolchain has a single flag. The address sanitizer is off, because the fuzzed code has no
-/// unsafe code.
+/// Compiler flags for coverage, for which a nightly toolchain has a single flag. The address sanitizer also needs a nightly toolchain, so it is off:
+/// the parsers of this repository have no unsafe code, and memory errors in dependencies may stay unnoticed.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";

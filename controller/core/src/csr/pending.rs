@@ -24,8 +24,8 @@ pub fn warning(pending: &[Pending], is_of_pool: &dyn Fn(&str) -> bool) -> Option
         others => format!("; requests of other nodes also wait: {}", first_names(others)),
     };
     let message = format!(
-        "the certificate request {request} of Node {node} waits: {message}. Check it, and approve it if it is right: oc adm certificate \
-         approve {request} (or kubectl certificate approve {request}){more}"
+        "the certificate request {request} of Node {node} waits: {message}. To approve it, run oc adm certificate approve {request} \
+         (or kubectl certificate approve {request}){more}"
     );
     Some((Reason::CertificateRequestsWait, message))
 }

@@ -103,7 +103,7 @@ fn renewal(asked: Asked<'_>) -> Option<Assessment> {
             )),
         }),
         Err(fault) if claim.unclaimed => Some(open(format!(
-            "the operator does not decide the request, because Node {node} has no WindowsInstance yet, and {}",
+            "the operator does not decide the request, because Node {node} has no WindowsInstance yet, and {}: approve it only if this is intended",
             fault.message
         ))),
         _ => None,
@@ -119,7 +119,7 @@ fn assess_claimed(asked: Asked<'_>) -> Assessment {
         Ok((_, claim)) if !claim.proven => {
             let node = claim.node_name;
             let message = format!(
-                "host {node} gets a certificate after its identity is verified over SSH: check that the operator can log in"
+                "host {node} gets a certificate after its identity is verified over SSH: check that the operator can log in (conditions of WindowsInstance {node})"
             );
             Assessment::Open { message, node: None }
         }
@@ -127,7 +127,7 @@ fn assess_claimed(asked: Asked<'_>) -> Assessment {
             Some(name) => {
                 let node = &claim.node_name;
                 let message = format!(
-                    "{name} is not proven to belong to node {node}: approve the request if it does, or, for an IP address, list the host under this address"
+                    "{name} is not proven to belong to node {node}: approve the request if the name or address belongs to the host or, if it is an IP address, list the host under it"
                 );
                 Assessment::Open { message, node: Some(claim.node_name) }
             }

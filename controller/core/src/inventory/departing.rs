@@ -94,7 +94,7 @@ impl List {
             hosts: &names,
             of: change.of,
             list: &match (hold, revision) {
-                (Hold::TooMany, Some(revision)) => revision,
+                (Hold::TooMany, Some(revision)) => format!("{source} at {revision}"),
                 _ => source.to_owned(),
             },
             trouble: seen.trouble.as_deref().unwrap_or_default(),
@@ -140,7 +140,7 @@ struct Held<'a> {
     pool: &'a str,
     hosts: &'a [String],
     of: usize,
-    /// Source of the list, or its revision.
+    /// Source of the list; for [`Hold::TooMany`], with the revision, if it is known.
     list: &'a str,
     trouble: &'a str,
     nameless: &'a [String],

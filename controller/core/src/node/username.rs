@@ -123,7 +123,8 @@ mod tests {
 
     use super::*;
 
-    /// Message of Go's OpenPGP, with the key `secret key` and the name `Administrator`. Its partial lengths are below 512.
+    /// Message of Go's OpenPGP, with the key `secret key` and the name `Administrator`. Its first partial
+    /// length is 64 bytes, although RFC 4880 requires at least 512: it must be accepted nevertheless.
     const BY_GO: &str = "wx4EBwMIAQIDBAUGBwhgnGZh2echnbAT2yZ9ZXbo3e3S5gHmgBkUo6p9pUdmq0mN<wmcoMarker>\
         5fZWKar0/Tr6FyVhxTWLCSboCspo2yQUSkJ2L4Nw3GEzp7bIw0Bv7oVi1PYWgCJg<wmcoMarker>\
         owPgcAA=<wmcoMarker>=Cuoe";
@@ -186,6 +187,10 @@ mod tests {
         let plain = MessageBuilder::from_bytes("", "x").to_armored_string(OsRng, armor_options()).unwrap();
         assert_eq!(decrypt_username(&plain, KEY), Err(UsernameError::Malformed));
         assert_eq!(decrypt_username(&"A".repeat(MAX_ANNOTATION + 1), KEY), Err(UsernameError::Malformed));
+    }
+
+    #[test]
+    fn a_user_name_that_is_too_long_is_refused() {
         let long = encrypt_username(&"a".repeat(1025), KEY).unwrap();
         assert_eq!(decrypt_username(&long, KEY), Err(UsernameError::Malformed));
     }

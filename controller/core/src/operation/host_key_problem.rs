@@ -15,7 +15,7 @@ pub enum HostKeyProblem {
         address: String,
     },
     /// A host key cannot be read.
-    #[error("{place}: {error}; until this key is corrected or removed, the operator does not log in to the host")]
+    #[error("{place}: {error}. The operator does not log in to the host until this key is corrected")]
     Unusable {
         /// Location of the host key.
         place: String,

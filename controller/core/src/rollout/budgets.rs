@@ -20,8 +20,8 @@ use jiff::Timestamp;
 
 use super::{
     candidate::{
-        Candidate, count, has_pods, is_busy, is_changed_while_unavailable, is_changed_without_disruption, is_disturbed,
-        is_drained, is_reserved, is_revocable, waits,
+        Candidate, Lost, count, has_pods, is_busy, is_changed_while_unavailable, is_changed_without_disruption,
+        is_disturbed, is_drained, is_reserved, is_revocable, waits,
     },
     grants::Limits,
 };
@@ -63,12 +63,12 @@ impl<'a> Budgets<'a> {
         candidates: &'a [Candidate],
         limits: &Limits,
         cap: u32,
-        lost: &BTreeSet<String>,
+        lost: &Lost,
         too_many_down: bool,
         now: Timestamp,
     ) -> Self {
         // A hold during an operation neither lifts the cordon nor frees the budget.
-        let counts = |s: &Candidate| s.joined && if s.held { is_disturbed(s) } else { !lost.contains(&s.name) };
+        let counts = |s: &Candidate| s.joined && if s.held { is_disturbed(s) } else { !lost.names.contains(&s.name) };
         let busy = count(candidates, |s| counts(s) && is_busy(s));
         let begun = count(candidates, |s| counts(s) && is_busy(s) && !is_reserved(s));
         let shared = limits.others.as_ref().map_or(u32::MAX, |share| share.left);

@@ -135,18 +135,25 @@ impl Candidate {
     }
 }
 
-/// Returns the names of the lost nodes, for which a rollout does not wait: not Ready for longer than `after`, on hosts that do not answer either. If
-/// there are more than `max_unhealthy`, none counts as lost.
-pub fn lost(
-    candidates: &[Candidate],
-    after: Option<Duration>,
-    max_unhealthy: IntOrPercent,
-    now: Timestamp,
-) -> BTreeSet<String> {
-    let gone = |s: &&Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
-    let names: BTreeSet<String> = candidates.iter().filter(gone).map(|s| s.name.clone()).collect();
-    let is_too_many = names.len() > max_unhealthy.of(count(candidates, |s| s.joined && !s.held)) as usize;
-    if is_too_many { BTreeSet::new() } else { names }
+/// Lost nodes, for which a rollout does not wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Names of the lost nodes.
+    pub names: BTreeSet<String>,
+    /// True if so many nodes that stay in the pool are lost that none counts as lost.
+    pub too_many: bool,
+}
+
+/// Returns the lost nodes: not Ready for longer than `after`, on hosts that do not answer either. If there are more than `max_unhealthy`, none counts
+/// as lost.
+pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
+    let gone = |s: &Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
+    let max = max_unhealthy.of(count(candidates, |s| s.joined && !s.held));
+    if count(candidates, gone) > max {
+        let too_many = count(candidates, |s| gone(s) && !s.leaving) > max;
+        return Lost { names: BTreeSet::new(), too_many };
+    }
+    Lost { names: candidates.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect(), too_many: false }
 }
 
 /// Reports whether a grant makes an available node unavailable, or may do so.

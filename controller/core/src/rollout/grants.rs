@@ -24,7 +24,7 @@ use super::{
 
 mod changes;
 
-pub use super::candidate::{Candidate, PendingChange, lost};
+pub use super::candidate::{Candidate, Lost, PendingChange, lost};
 
 /// Limits on the operations of a pool.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ pub struct Decision {
     pub next: Option<Timestamp>,
     /// Names of lost nodes, for which the rollout does not wait.
     pub lost: Vec<String>,
-    /// True if too many nodes are not Ready, so that none is repaired unless a user requests it.
+    /// True if too many nodes are not Ready or lost: the cause is assumed to be elsewhere.
     pub too_many_unhealthy: bool,
     /// Names of the nodes that wait for a grant to update, in the order of their turns.
     pub waiting: Vec<String>,
@@ -164,7 +164,7 @@ struct Plan<'a> {
     now: Timestamp,
     /// Hosts, sorted by name.
     candidates: Vec<&'a Candidate>,
-    lost: BTreeSet<String>,
+    lost: Lost,
     /// True if so many nodes are down that the cause is assumed to be elsewhere.
     too_many_down: bool,
     decisions: BTreeMap<&'a str, GrantDecision>,
@@ -178,7 +178,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(candidates: &'a [Candidate], limits: &'a Limits, now: Timestamp) -> Self {
         let lost = lost(candidates, limits.ignore_lost_after, limits.max_unhealthy, now);
-        let base = |s: &Candidate| s.joined && !s.held && !lost.contains(&s.name);
+        let base = |s: &Candidate| s.joined && !s.held && !lost.names.contains(&s.name);
         let cap = limits.max_unavailable.of(count(candidates, base));
         let too_many_down = is_too_many_down(candidates, limits.max_unhealthy);
         let budgets = Budgets::new(candidates, limits, cap, &lost, too_many_down, now);
@@ -249,12 +249,12 @@ impl<'a> Plan<'a> {
     }
 
     fn is_base(&self, candidate: &Candidate) -> bool {
-        candidate.joined && !candidate.held && !self.lost.contains(&candidate.name)
+        candidate.joined && !candidate.held && !self.lost.names.contains(&candidate.name)
     }
 
     /// Reports whether a node may be one of the first to be changed. A lost node would take the place of a node that shows whether the version works.
     fn can_be_first(&self, candidate: &Candidate) -> bool {
-        self.limits.gate.limit.is_none() || !self.lost.contains(&candidate.name)
+        self.limits.gate.limit.is_none() || !self.lost.names.contains(&candidate.name)
     }
 
     fn waits(&self, candidate: &Candidate) -> bool {
@@ -393,7 +393,7 @@ impl<'a> Plan<'a> {
             used_up: self.used_up(),
             allowed_disruptions: if self.may_change() { self.budgets.left(Budget::Unavailable) } else { 0 },
             next: self.next(),
-            too_many_unhealthy: self.too_many_down,
+            too_many_unhealthy: self.lost.too_many || self.too_many_down,
             ..Decision::default()
         };
         let mut waiting: Vec<&Candidate> = Vec::new();
@@ -436,7 +436,7 @@ impl<'a> Plan<'a> {
         }
         waiting.sort_by_cached_key(|s| self.rank(s));
         decision.waiting = waiting.into_iter().map(|s| s.name.clone()).collect();
-        decision.lost = self.lost.into_iter().collect();
+        decision.lost = self.lost.names.into_iter().collect();
         decision
     }
 }

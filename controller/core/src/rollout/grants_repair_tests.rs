@@ -63,6 +63,9 @@ fn nodes_are_repaired_within_the_limits_and_lost_nodes_are_not_waited_for() {
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec!["a".to_string(), "c".to_string()], false));
     let decision = decide(&with_four([silent("c"), silent("a")]), &few, NOW);
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], true));
+    let begins = |name| begun(granted(silent(name), GrantType::Update));
+    let decision = decide(&with_four([begins("c"), begins("a")]), &few, NOW);
+    assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], true), "changes that cut hosts off");
     // Leaving nodes keep no other node from its repair.
     let leaves = |name| Candidate { leaving: true, ..silent(name) };
     let decision = decide(&with_four([leaves("c"), leaves("a")]), &few, NOW);

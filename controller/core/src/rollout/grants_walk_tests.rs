@@ -313,7 +313,7 @@ proptest! {
             let candidates = world.candidates();
             let now = time(world.now);
             let gone = lost(&candidates, world.limits.ignore_lost_after, percent, now);
-            let base: Vec<&Host> = world.hosts.iter().filter(|h| h.candidate.joined && !h.candidate.leaving && !gone.contains(&h.candidate.name)).collect();
+            let base: Vec<&Host> = world.hosts.iter().filter(|h| h.candidate.joined && !h.candidate.leaving && !gone.names.contains(&h.candidate.name)).collect();
             let count = |f: &dyn Fn(&Host) -> bool| u32::try_from(base.iter().filter(|h| f(h)).count()).unwrap();
             let follows = |h: &Host| h.follows == "v2";
             let seen = ObservedNodes {

@@ -103,7 +103,8 @@ impl ImagePullStatus {
             parts.push(format!("{} pulling: {}", pulling.len(), first_names(pulling)));
         }
         if let Some((name, why)) = failed.first() {
-            parts.push(format!("{} failed: {name}: {why}", failed.len()));
+            let first = if failed.len() == 1 { "" } else { "first " };
+            parts.push(format!("{} failed: {first}{name}: {why}", failed.len()));
         }
         parts.join("; ")
     }

@@ -226,10 +226,19 @@ pub fn is_untried(status: &WindowsInstanceStatus) -> bool {
     find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "Unknown")
 }
 
-/// Records that the host answers although kubelet posts no status.
-pub fn answers_without_kubelet(status: &mut WindowsInstanceStatus, generation: Option<i64>, now: Timestamp) {
+/// Records that the host answers although kubelet posts no status. `problem` is the failure of an operation on the host, which may be the cause.
+pub fn answers_without_kubelet(
+    status: &mut WindowsInstanceStatus,
+    problem: Option<&str>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     let message = r"kubelet posts no status of the Node, but the host answers over SSH: check the service kubelet on the host, and its log in C:\var\log\kubelet";
-    set(&mut status.conditions, kind::REACHABLE, Status::True, WITHOUT_KUBELET, message, generation, now);
+    let message = problem.map_or_else(
+        || message.to_owned(),
+        |problem| format!("{message}. The operator cannot examine the host: {problem}"),
+    );
+    set(&mut status.conditions, kind::REACHABLE, Status::True, WITHOUT_KUBELET, &message, generation, now);
 }
 
 /// Returns details that kubelet's message lacks: that the host's entry is refused or, if kubelet posts no status, whether the host answers.
@@ -240,6 +249,9 @@ pub fn beside_kubelet(status: &WindowsInstanceStatus, is_ready_unknown: bool) ->
     let reachable = find(&status.conditions, kind::REACHABLE).filter(|_| is_ready_unknown)?;
     match reachable.status.as_str() {
         "False" => Some(format!("the operator cannot log in to the host either: {}", reachable.message)),
+        "Unknown" if reachable.reason != NOT_TRIED => {
+            Some(format!("the operator cannot try to log in to the host: {}", reachable.message))
+        }
         "True" if reachable.reason == WITHOUT_KUBELET => Some(
             "the host answers over SSH: check its service kubelet, and the log in C:\\var\\log\\kubelet".to_owned(),
         ),

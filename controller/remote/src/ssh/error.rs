@@ -218,8 +218,9 @@ fn if_reinstalled(host: Option<&str>, offered: &str) -> String {
 }
 
 impl SshError {
-    /// Reports whether the connection or the log-in failed, or the connection broke. Otherwise, the host has let the operator in.
-    pub fn is_of_connection(&self) -> bool {
+    /// Reports whether the host did not answer: the connection or the log-in failed, the connection broke, or a command did not end. Otherwise, the
+    /// host has answered, or the operator is at fault.
+    pub fn is_no_answer(&self) -> bool {
         match self {
             Self::ConnectRefused { .. }
             | Self::ConnectTimeout { .. }
@@ -234,9 +235,9 @@ impl SshError {
             | Self::JumpHostAuthenticationFailed { .. }
             | Self::JumpHostRefused { .. }
             | Self::UnreachableFromJumpHost { .. }
-            | Self::Disconnected { .. } => true,
-            Self::CommandTimeout { .. }
-            | Self::CommandRefused { .. }
+            | Self::Disconnected { .. }
+            | Self::CommandTimeout { .. } => true,
+            Self::CommandRefused { .. }
             | Self::TransferFailed { .. }
             | Self::DiskFull { .. }
             | Self::NotASftpServer { .. }

@@ -9,11 +9,18 @@ use sha2::{Digest, Sha256};
 
 /// Error for text that is not a host key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not an SSH host key: {problem}; give \"ssh-ed25519 AAAA…\", its base64 part, or \"SHA256:…\"", text::quote(.text, 200))]
+#[error("{} is not an SSH host key: {problem}; give {forms}", text::quote(.text, 200))]
 pub struct HostKeyError {
     text: String,
     problem: &'static str,
+    /// Forms that a host key may have here.
+    forms: &'static str,
 }
+
+/// Forms of a whole host key.
+const WHOLE: &str = "\"ssh-ed25519 AAAA…\" or its base64 part";
+/// Forms of a host key, or of its fingerprint.
+const ANY: &str = "\"ssh-ed25519 AAAA…\", its base64 part, or \"SHA256:…\"";
 
 /// Public key of a host, as in the `ssh-host-key` annotations: the key type, and the SSH wire format in base64.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -30,7 +37,7 @@ impl HostKey {
     /// # Errors
     /// Fails when `text` is empty, has no public key in base64, or names another type than the key has.
     pub fn parse(text: &str) -> Result<Self, HostKeyError> {
-        let error = |problem| HostKeyError { text: text.to_owned(), problem };
+        let error = |problem| HostKeyError { text: text.to_owned(), problem, forms: WHOLE };
         let mut words = text.split_ascii_whitespace();
         let (key_type, base64) = match (words.next(), words.next()) {
             (Some(key_type), Some(base64)) => (Some(key_type), base64),
@@ -108,13 +115,13 @@ impl HostKeyCheck {
     pub fn pinned(text: &str) -> Result<Self, HostKeyError> {
         let text = text.trim();
         let Some(digest) = text.strip_prefix("SHA256:") else {
-            return HostKey::parse(text).map(Self::Pinned);
+            return HostKey::parse(text).map(Self::Pinned).map_err(|error| HostKeyError { forms: ANY, ..error });
         };
         match decode_base64(digest) {
             Some(bytes) if bytes.len() == 32 => {
                 Ok(Self::PinnedFingerprint(format!("SHA256:{}", digest.trim_end_matches('='))))
             }
-            _ => Err(HostKeyError { text: text.to_owned(), problem: "it is not the base64 of 32 bytes" }),
+            _ => Err(HostKeyError { text: text.to_owned(), problem: "it is not the base64 of 32 bytes", forms: ANY }),
         }
     }
 

@@ -186,7 +186,7 @@ async fn rsa_keys_log_in_without_sha1() {
 
 #[tokio::test]
 async fn a_host_with_an_unexpected_key_is_refused() {
-    // The host has two keys and prefers the RSA key.
+    // The host has an RSA key and an Ed25519 key. Without an expected type, the Ed25519 key is negotiated: the client prefers it.
     let rsa = russh::keys::decode_secret_key(keys::RSA_PKCS1, None).unwrap();
     let running = Host { own_keys: vec![rsa.clone(), ed25519(1)], ..Host::default() }.start().await;
     let (own, other) = (public(&ed25519(1)), public(&ed25519(9)));
@@ -243,7 +243,7 @@ async fn any_key_of_a_host_may_be_the_declared_one() {
     let target = Target { host_key: HostKeyCheck::PinnedFingerprint(stale.fingerprint()), ..running.target() };
     let text = refusal(&target).await.to_string();
     let shown = format!("got {};", public(&ed25519(1)).fingerprint());
-    assert!(text.contains(&shown), "the key that the host prefers: {text}");
+    assert!(text.contains(&shown), "the key of the first attempt: {text}");
 }
 
 #[tokio::test]

@@ -178,15 +178,13 @@ pub(crate) fn authorized_keys(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed(format!("sshd runs, and only SYSTEM and Administrators have access to {AUTHORIZED_KEYS}")))
 }
 
-/// Judges attempts to rename `C:\var` and `C:\var\log`, which are undone if they succeed.
+/// Command that tries to rename the directories above wicd's. It undoes a rename that succeeds, and tries to do so until that succeeds.
+pub(crate) const RENAME: &str = r#"powershell.exe -NoProfile -Command "foreach ($d in 'C:\var\log','C:\var') { try { [IO.Directory]::Move($d, $d + '-acceptance') } catch { 'refused'; continue }; $d + ' was renamed'; while (Test-Path ($d + '-acceptance')) { try { [IO.Directory]::Move($d + '-acceptance', $d) } catch { Start-Sleep 1 } } }""#;
+
+/// Judges the output of [`RENAME`].
 pub(crate) fn parents_held(outputs: &[Output]) -> Option<Outcome> {
-    let is_refused = |output: &Output| {
-        let says = ["being used by another process", "Access is denied"];
-        output.status == Some(1)
-            && says.iter().any(|says| output.text.contains(says))
-            && !output.text.contains("renamed")
-    };
-    (outputs.len() == 2 && outputs.iter().all(is_refused))
+    let says = judge::only(outputs)?;
+    (says.split_whitespace().eq(["refused", "refused"]))
         .then(|| passed(r"C:\var and C:\var\log cannot be renamed while the node runs"))
 }
 
@@ -279,13 +277,9 @@ mod tests {
 
     #[test]
     fn a_rename_of_a_parent_must_be_refused() {
-        let refused = output(1, "The process cannot access the file because it is being used by another process.");
-        assert!(parents_held(&[refused.clone(), output(1, "Access is denied.")]).is_some());
-        for bad in
-            [output(0, "renamed"), output(1, "A duplicate file name exists"), output(1, "renamed\nAccess is denied.")]
-        {
-            assert_eq!(parents_held(&[refused.clone(), bad]), None);
+        assert!(parents_held(&[output(0, "refused\nrefused")]).is_some());
+        for bad in ["refused", "refused\nC:\\var was renamed", "C:\\var\\log was renamed\nrefused", ""] {
+            assert_eq!(parents_held(&[output(0, bad)]), None, "{bad}");
         }
-        assert_eq!(parents_held(&[refused]), None);
     }
 }

@@ -102,7 +102,7 @@ pub(crate) const ROWS: &[Row] = &[
     host("access-lists", &[r"icacls.exe C:\k", r"icacls.exe C:\windows\wicd", r"icacls.exe C:\var\lib\kubelet", r"icacls.exe C:\var\lib\kubelet\pki", r"icacls.exe C:\k\volume-plugins"], judge::access_lists),
     host("owner", &[r"dir /q C:\"], judge::owner),
     host("directories-above", &[r"icacls.exe C:\var", r"icacls.exe C:\var\lib", r"icacls.exe C:\var\log"], judge::directories_above),
-    host("parents-held", &[r"(ren C:\var acceptance-var && ren C:\acceptance-var var && echo renamed)", r"(ren C:\var\log acceptance-log && ren C:\var\acceptance-log log && echo renamed)"], environments::parents_held),
+    host("parents-held", &[environments::RENAME], environments::parents_held),
     without_node("authorized-keys", &["sc.exe queryex sshd", r"icacls.exe C:\ProgramData\ssh\administrators_authorized_keys"], environments::authorized_keys),
     act("cni-directories", WINDOWS, |run| Box::pin(run.cni_directories())),
     host("libraries", &["powershell.exe -NoProfile -Command (Get-Process -Name wicd).Modules.FileName"], judge::libraries),

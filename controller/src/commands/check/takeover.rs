@@ -20,7 +20,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
 };
-use remote::ssh::HostKey;
+use remote::ssh::{HostKey, HostKeyCheck};
 use wnp_core::{
     enumeration::counted,
     inventory::{address::canonical, wmco_nodes::wmco_nodes},
@@ -40,7 +40,7 @@ use crate::{
     },
     context::WINDOWS_NODES,
     wmco::{
-        host_keys::WmcoHostKeys,
+        host_keys::{self, WmcoHostKeys},
         lock::{self, Holder},
     },
 };
@@ -202,20 +202,22 @@ impl ClusterReader {
     /// with the policy `Strict`, in its known hosts. Returns no name if a pool trusts host keys at the adoption.
     async fn unproven(&self, nodes: &[&Node], pools: &[WindowsNodePool]) -> BTreeSet<String> {
         let lacks_key = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
-        let with_key = pools.iter().flat_map(|pool| pool.spec.hosts()).filter(|host| host.host_key.is_some());
+        let is_key = |text: &String| HostKeyCheck::pinned(text).is_ok();
+        let with_key =
+            pools.iter().flat_map(|pool| pool.spec.hosts()).filter(|host| host.host_key.as_ref().is_some_and(is_key));
         let declared: BTreeSet<String> = with_key.map(|host| canonical(&host.address)).collect();
         let pools: Vec<Ssh> = pools.iter().map(|pool| pool.spec.ssh()).collect();
         if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
             return BTreeSet::new();
         }
-        let noted = WmcoHostKeys::new(self.client.clone(), &self.namespace);
+        let noted = WmcoHostKeys::new(self.client.clone(), &self.namespace).read().await.unwrap_or_default();
         let secrets = Secrets::new(self.client.clone(), &self.namespace);
         let mut unproven = BTreeSet::new();
         for node in nodes.iter().filter(lacks_key) {
             let is_known = async {
                 for address in names_of(node) {
                     let is_declared = declared.contains(&canonical(&address));
-                    if is_declared || noted.of(&address, None).await.is_ok_and(|key| key.is_some()) {
+                    if is_declared || host_keys::find(&noted, &address, None).is_ok_and(|key| key.is_some()) {
                         return true;
                     }
                     for ssh in pools.iter().filter(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::Strict)) {
@@ -413,17 +415,23 @@ pub(super) fn settings(facts: &Facts) -> Outcome {
 }
 
 pub(super) fn certificate(facts: &Facts) -> Outcome {
-    let has = |secret: &Secret| ["tls.crt", "tls.key"].iter().all(|k| secret.data.iter().any(|d| d.contains_key(*k)));
-    let secret =
-        format!("the Secret {}/{EXPORTER_CERTIFICATE} is missing, or has no tls.crt or no tls.key", facts.namespace);
-    let missing = format!("{secret}: hosts would serve their metrics as plain HTTP");
-    let missing = Finding::warning(Reason::CertificateInvalid, missing)
-        .remedy("apply deploy/components/windows-exporter; other clusters than OpenShift have no such certificate");
+    let name = format!("the Secret {}/{EXPORTER_CERTIFICATE}", facts.namespace);
     Outcome::judged(&facts.certificate, |secret| {
-        Outcome::of(
-            (!secret.as_ref().is_some_and(has)).then_some(missing),
-            "the Secret with the certificate of windows_exporter exists",
-        )
+        let lacks = |secret: &Secret| {
+            let is_there = |key: &&str| secret.data.iter().any(|data| data.contains_key(*key));
+            ["tls.crt", "tls.key"].into_iter().find(|key| !is_there(key))
+        };
+        let problem = match secret {
+            None => Some(("is missing".to_owned(), "on OpenShift, apply deploy/components/windows-exporter; elsewhere, create it with tls.crt and tls.key, or ignore this warning")),
+            Some(secret) => lacks(secret).map(|key| {
+                (format!("has no {key}"), "on OpenShift, delete it, so that it is created again; elsewhere, add the key, unless you want plain HTTP")
+            }),
+        };
+        let finding = problem.map(|(what, remedy)| {
+            let message = format!("{name} {what}: hosts would serve their metrics as plain HTTP");
+            Finding::warning(Reason::CertificateInvalid, message).remedy(remedy)
+        });
+        Outcome::of(finding, "the Secret with the certificate of windows_exporter exists")
     })
 }
 

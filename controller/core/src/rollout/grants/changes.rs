@@ -243,7 +243,7 @@ impl<'a> Plan<'a> {
     /// nodes, which have nothing to lose. Nodes of the same kind go zone by zone, and by name.
     pub(super) fn rank(&self, candidate: &Candidate) -> impl Ord + use<> {
         let place = match candidate {
-            _ if self.lost.contains(&candidate.name) => 4,
+            _ if self.lost.names.contains(&candidate.name) => 4,
             Candidate { waits_until: Some(_), .. } => 3,
             Candidate { follows_abandoned_version: true, .. } => 0,
             Candidate { available: false, .. } => 1,

@@ -71,11 +71,13 @@ pub(super) fn invalid_window(error: &WindowError) -> String {
 
 /// Returns the trouble with too many nodes that are not Ready: a user must find the common cause.
 pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+    // A node whose change has begun may be lost, too.
+    let names = if groups.not_ready.is_empty() { &groups.unavailable } else { &groups.not_ready };
     let message = || {
         format!(
             "not Ready: {}; that is more than remediation.maxUnhealthy ({}), so none is repaired unless a user requests it: find a common cause (network, API server, a change), or set a \
              higher limit",
-            first_names(&groups.not_ready),
+            first_names(names),
             pool.spec.remediation().max_unhealthy()
         )
     };
