@@ -86,11 +86,12 @@ async fn nodes_are_repaired_unless_too_many_are_unhealthy(world: &World) -> Resu
     // A user has cordoned one node: nothing is left of the budget.
     world.edit_node(few[1].name(), json!({"spec": {"unschedulable": true}})).await?;
     world.until("few", "the budget is used up", |p| pool_status(p).allowed_disruptions == 0).await?;
+    // Measured from here, a repair can only seem later than it is.
+    let down = Timestamp::now();
     for host in [&many[0], &many[1], &few[0], &one[0]] {
         stop_services(host);
         mark_node_not_ready(world, host.name()).await?;
     }
-    let down = Timestamp::now();
 
     // When the node of `few` is repaired, the nodes of `many` have been down for as long.
     let note = world.until_event(few[0].name(), "Repaired").await?;
