@@ -59,7 +59,7 @@ pub fn ineffective_approval_note(pool: &WindowsNodePool, rollout: &RolloutStatus
     let (version, value) = (&rollout.to_version, line(&act.value, MAX_NAME_LEN));
     let act = Act::ApproveVersion(pool.metadata.name.as_deref().unwrap_or_default(), version);
     Some(format!(
-        "the annotation {}={value} has no effect: the pool changes to version {}. To approve this version, {act}",
+        "the approval of {value} (annotation {}) has no effect: the pool changes to version {}. If this version waits for an approval, {act}",
         key::APPROVE,
         services_version::short(version)
     ))

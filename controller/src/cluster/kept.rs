@@ -31,7 +31,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
         match Kept::parse(&text.0) {
             Ok(kept) => return Ok(Some(kept)),
             Err(error) => tracing::warn!(
-                "the copy of the cluster's settings in the Secret {namespace}/{KEPT_FACTS} is not used: {error}; the operator writes the Secret again"
+                "the copy of the cluster's settings in the Secret {namespace}/{KEPT_FACTS} is not used: {error}. A setting that cannot be read now has no earlier value. The operator writes the Secret again when it starts, or when a setting changes"
             ),
         }
     }

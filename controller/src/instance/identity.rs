@@ -22,8 +22,9 @@ pub(super) fn purpose(scope: &Scope) -> Purpose {
     if scope.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
 
-/// Identifies the host that answered, and binds the session to the host, so that the host accepts commands. Fails if the host is not the expected
-/// one. A host of another owner stays unbound.
+/// Identifies the host that answered, binds the session to it, so that the host accepts commands, and records the address in the status. Fails if the
+/// host is not the expected one. Only for [`Purpose::Remove`] without a Node, returns [`Identity::OtherOwner`] for the host of another owner instead,
+/// and leaves the session unbound.
 pub(super) fn prove(
     scope: &mut Scope,
     session: &mut Session,
@@ -64,7 +65,7 @@ pub(super) fn prove(
     Ok(identity)
 }
 
-/// Reports whether both the address and the host key differ from the recorded ones, and no user has allowed the key for this host. The author of a
+/// Reports whether both the address (or port) and the host key differ from the recorded ones, and no user has allowed the key for this host. The author of a
 /// list can change both, and so point the entry to another machine.
 fn address_and_key_changed(scope: &Scope, session: &Session) -> bool {
     let (host, status) = (&scope.instance.spec.host, &scope.status);

@@ -180,7 +180,7 @@ pub(super) async fn open(
     Ok(scope.run_showing_step(opened).await??)
 }
 
-/// Logs in without an SSH slot, because slots are for granted work. The caller limits the number of such connections.
+/// Logs in without a slot of [`open`], for image pulls and for observations without a grant. The caller limits the number of such connections.
 pub(crate) async fn open_without_slot(
     cx: &Context,
     instance: &WindowsInstance,
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(bed.host.stats().connections, 0);
     }
 
-    /// The user compares the key on the host's console, or deletes the leftover Node.
+    /// Checks that the message names both remedies: to allow the key that the user has compared, and to delete a leftover Node.
     #[tokio::test]
     async fn the_error_for_an_unproven_host_key_names_the_offered_key() {
         let mut bed = Bed::new().await;

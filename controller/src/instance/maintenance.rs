@@ -62,19 +62,18 @@ pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
         return requests.refused.then(|| format!("{why} (annotation {}=false)", key::MAINTENANCE));
     };
     let why = match () {
-        () if is_held(&scope.instance, Some(node)) => "on hold".to_owned(),
-        () if scope.is_plan() => "its pool is in mode Plan".to_owned(),
+        () if is_held(&scope.instance, Some(node)) => "waits: on hold",
+        () if scope.is_plan() => "waits: its pool is in mode Plan",
         () if scope.status.failures.is_some() => {
-            "the last attempt failed, and the next one follows after a delay".to_owned()
+            "waits: the last attempt failed, and the next one follows after a delay"
         }
-        () if scope.pool.spec.rollout().pause(clock::now()).is_some() => "its pool is paused".to_owned(),
+        () if scope.pool.spec.rollout().pause(clock::now()).is_some() => "waits: its pool is paused",
         () if scope.status.wicd.is_none() => {
-            "the operator must first update the node, which another operator created".to_owned()
+            "waits: the operator must first update the node, which another operator created"
         }
-        () => "one more node may be disrupted (rollout.maxUnavailable)".to_owned(),
+        () => "waits until one more node may be disrupted (rollout.maxUnavailable)",
     };
-    let waits = if why.starts_with("one more") { "waits until" } else { "waits:" };
-    Some(format!("maintenance requested: {}; {waits} {why}", request.in_words()))
+    Some(format!("maintenance requested: {}; {why}", request.in_words()))
 }
 
 /// Writes the maintenance state to the Node, if it differs. Returns true if the Node must be observed again.

@@ -35,7 +35,7 @@ use wnp_core::{
 /// Interval at which a host that registers is reconciled even if its Node has not changed.
 const REGISTER_POLL: Duration = Duration::from_secs(10);
 
-/// Returns the host's Node from the cache, and records it in the status. Every change of the Node except a heartbeat triggers another reconcile.
+/// Returns the host's Node from the cache, and records it in the status. Every change of the Node that a decision depends on triggers another reconcile.
 /// Fails if a Node with that name exists and is not proven to belong to the host.
 pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
@@ -47,7 +47,8 @@ pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError
     Ok(Some(node))
 }
 
-/// Waits for the Node to be Ready, and applies its metadata, which names the version that wicd must follow. Fails after the time limit.
+/// Waits for the Node to appear, to be Ready, and for all services of the host to follow the desired version. Applies the Node's metadata, which
+/// names the version that wicd must follow. Fails after the time limit.
 pub(super) async fn register(
     scope: &mut Scope,
     node: Option<&Node>,

@@ -14,7 +14,7 @@ const SOUND: i32 = 36;
 /// Broken hosts: the host, the fault, the reported reason, and parts of the expected message.
 const BROKEN: [(&str, Fault, &str, &[&str]); 4] = [
     ("win-7", Fault::Refuse, "Unreachable", &["refuses connections", "check that the OpenSSH server runs"]),
-    ("win-23", Fault::Hang, "Unreachable", &["did not answer within 15 s", "check that the host is up"]),
+    ("win-23", Fault::Hang, "Unreachable", &["did not answer within 15 s", "check the load of the host"]),
     ("win-31", Fault::ChangedHostKey, "HostKeyMismatch", &["host key", "does not match", "trust-host-key", "SHA256:"]),
     ("win-39", Fault::DiskFull, "DiskFull", &["disk is full", "free some space"]),
 ];

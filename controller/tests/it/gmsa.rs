@@ -22,7 +22,7 @@ async fn hosts_join_and_report_whether_they_can_use_the_accounts_of_their_pool()
     world.join("factory", &with(&["web"])).await?;
     reports(member.name(), "True", "Succeeded").await?;
     reports(outsider.name(), "False", "AccountNotUsable").await?;
-    let message = format!("1 cannot use their gMSA accounts (GMSAReady): {}", outsider.name());
+    let message = format!("1 with an unusable gMSA account (GMSAReady): {}", outsider.name());
     let is_named = |p: &api::WindowsNodePool| {
         let ready = pool_status(p).conditions.into_iter().find(|c| c.type_ == kind::READY);
         ready.is_some_and(|c| c.message.contains(&message))

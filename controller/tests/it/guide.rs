@@ -1,4 +1,4 @@
-//! Pages of the guide, whose commands tests run unchanged. Above each such block is the mark `<!-- run: TEST -->`, which
+//! Pages of the guide, whose commands tests run unchanged. Above each such block is the mark `<!-- run: FILE -->`, which
 //! `cargo xtask docs --check` requires.
 
 use std::{

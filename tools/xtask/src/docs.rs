@@ -77,8 +77,8 @@ fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String
     faults
 }
 
-/// Returns the fault of a command block. A block must name a test that contains the names of its page and its section, state a reason why no test
-/// runs it, or have a word of [`NOT_RUN`].
+/// Returns the fault of a command block. A block must name a file in `controller/tests/it/` with string literals that end with the file name of its
+/// page and with its section heading, state a reason why no test runs it, or have a word of [`NOT_RUN`].
 fn fault_of_commands(
     page: &str,
     section: &str,
@@ -92,7 +92,7 @@ fn fault_of_commands(
                 .split(|c: char| !c.is_ascii_alphanumeric() && !"-_$".contains(c))
                 .any(|word| NOT_RUN.split(' ').any(|not_run| not_run == word));
         return (!is_excused).then(|| {
-            "say which test runs it (`<!-- run: TEST -->` above), or why none does (`<!-- not run: REASON -->`)".into()
+            "say which file of controller/tests/it runs it (`<!-- run: FILE -->` above, without .rs), or why none does (`<!-- not run: REASON -->`)".into()
         });
     };
     let source = read(&source_of(test)).unwrap_or_default();
@@ -160,8 +160,8 @@ mod tests {
                 Some("docs/guide/a.md:3: controller/tests/it/b.rs does not name"),
             ),
             ("## B\n<!-- run: t -->\n```sh\nkubectl get wi\n```", Some("does not name this page and \"## B\"")),
-            ("```sh\nkubectl get wi\n```", Some("docs/guide/a.md:2: say which test runs it")),
-            ("```sh\nkubectl get wi $NAME --renamed my-oc\n```", Some("say which test runs it")),
+            ("```sh\nkubectl get wi\n```", Some("docs/guide/a.md:2: say which file")),
+            ("```sh\nkubectl get wi $NAME --renamed my-oc\n```", Some("say which file")),
             ("```sh\nx=$(oc get wi)\n```\n```yaml\n# `b::of_one`\n```", None),
         ] {
             let page = ("docs/guide/a.md".to_owned(), format!("# A\n{text}\n"));

@@ -108,8 +108,10 @@ fn remove_services(host: &dyn Host, owned: &Ownership, report: &mut Report, fail
     let Some(services) = failures.note(host.services()) else { return };
     let (ours, others): (Vec<_>, Vec<_>) = services.into_iter().partition(|s| owned.is_ours(s));
     for other in others.iter().filter(|s| owned.services.contains(&s.name)) {
-        report
-            .warn(format!("service {} stays: its description shows that the operator did not install it", other.name));
+        report.warn(format!(
+            "service {} stays: its description is not the operator's. If nobody needs it, delete it with sc.exe delete",
+            other.name
+        ));
     }
     let names: BTreeSet<String> = ours.iter().map(|s| s.name.clone()).collect();
     for name in removal_order(ours) {
@@ -181,7 +183,7 @@ fn remove_containerd_state(host: &dyn Host, owned: &mut Ownership, report: &mut 
     for aside in (0..LEFTOVERS).map(leftover).filter(|aside| owned.trees.remove(aside)).collect::<Vec<_>>() {
         if let Err(e) = files::remove_tree(host, &aside) {
             report.warn(format!(
-                "images of containerd are left in {aside}; remove this directory by hand, or with the next removal of the host: {}",
+                "images of containerd are left in {aside}, which cannot be removed: {}. Restart Windows, and remove the directory by hand",
                 chain(&e)
             ));
             left.insert(aside);

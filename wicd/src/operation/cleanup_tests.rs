@@ -227,7 +227,7 @@ fn a_cleanup_warns_of_other_files_and_services() {
         (
             |test_host| test_host.add_service("kubelet", "a user's", &[]),
             |test_host| test_host.state().services["kubelet"].state == ServiceState::Running,
-            "service kubelet stays: its description shows that the operator did not install it",
+            "service kubelet stays: its description is not the operator's. If nobody needs it, delete it with sc.exe delete",
         ),
     ];
     for (arrange, stays, warning) in cases {

@@ -34,7 +34,7 @@ impl Token {
     /// Reads one class of information into a buffer.
     ///
     /// # Safety
-    /// `T` may have any content, and is aligned for the struct of the class.
+    /// Any bytes are a valid `T`, and `T` is aligned for the struct of the class.
     pub(super) unsafe fn read<T>(&self, class: TOKEN_INFORMATION_CLASS, into: &mut T) -> io::Result<()> {
         let (size, mut needed) = (u32::try_from(size_of::<T>()).unwrap_or_default(), 0);
         // SAFETY: the handle is open; the buffer has the passed size, and the caller promises the rest.

@@ -102,10 +102,14 @@ fn renewal(asked: Asked<'_>) -> Option<Assessment> {
                 "{name} is not proven to belong to Node {node}: approve the request if the name or address belongs to the host"
             )),
         }),
-        Err(fault) if claim.unclaimed => Some(open(format!(
-            "the operator does not decide the request, because Node {node} has no WindowsInstance yet, and {}: approve it only if this is intended",
-            fault.message
-        ))),
+        // No pool shows a command that approves an invalid request.
+        Err(fault) if claim.unclaimed => Some(Assessment::Open {
+            message: format!(
+                "the operator leaves the request to you or to another approver, because Node {node} has no WindowsInstance yet, and {}. Approve it only if you know why the node asks for this; otherwise deny it, and check the host",
+                fault.message
+            ),
+            node: None,
+        }),
         _ => None,
     }
 }

@@ -15,11 +15,11 @@ use crate::enumeration::first_names;
 pub struct ObservedRemoval {
     /// True if the Node is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
-    /// True if the last pass of the drain found the node empty. Valid for one decision only.
+    /// True if a pass of the drain in this reconcile found the node empty. Reset when the Node is cordoned again.
     pub drained: bool,
     /// True if the instance is being deleted: then the removal can no longer be revoked.
     pub deleted: bool,
-    /// True if anything was ever put on the host.
+    /// True if the status has the host key, so that something may have been put on the host.
     pub touched: bool,
     /// True if the host was found clean in this operation.
     pub clean: bool,

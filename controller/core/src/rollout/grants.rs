@@ -97,7 +97,7 @@ pub struct Granting {
     pub disruption: Option<Disruption>,
     /// Services that an update restarts.
     pub services: Vec<String>,
-    /// True if the node takes no pods now, so that the grant is not charged to the budget.
+    /// True if the node takes no pods now, so that the grant is not charged to the pod budget.
     pub without_place: bool,
 }
 
@@ -311,7 +311,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Grants removals. A host that is released without being deconfigured is not touched, so that neither a pause, a hold nor a begun operation
-    /// delays the release. The slot of a begun change passes to the removal.
+    /// delays the release; a host that is already being deconfigured keeps its grant to remove. The slot of a begun change passes to the removal.
     fn leave(&mut self) {
         for candidate in self.candidates.clone().into_iter().filter(|s| s.leaving) {
             if self.decisions.contains_key(candidate.name.as_str()) {

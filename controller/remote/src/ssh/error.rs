@@ -29,7 +29,7 @@ pub enum SshError {
         source: io::Error,
     },
     /// The host did not answer in time. `phase` names the step that timed out.
-    #[error("{address} did not answer within {} s (waited for {phase}): check that the host is up and that no firewall is in between", .after.as_secs())]
+    #[error("{address} did not answer within {} s (waited for {phase}): {}", .after.as_secs(), after_silence(phase))]
     ConnectTimeout { address: String, phase: &'static str, after: Duration },
     /// The host cannot be reached: no route, or another network error.
     #[error("{address} cannot be reached: check its address, and the network between it and the operator")]
@@ -182,6 +182,18 @@ impl Refusal {
 const HOST_KEYS: &str = "the user's authorized keys on the host (administrators_authorized_keys for an administrator)";
 /// File with the public keys that a jump host accepts.
 const JUMP_HOST_KEYS: &str = "the user's authorized_keys on the jump host";
+
+/// Phase in which the host has not accepted a connection yet.
+pub(super) const TCP: &str = "the TCP connection";
+
+/// Returns what to check after a host has not answered in a phase.
+fn after_silence(phase: &str) -> &'static str {
+    if phase == TCP {
+        "check that the host is up and that no firewall is in between"
+    } else {
+        "it has accepted the connection, so check the load of the host, its OpenSSH server and the log of that server"
+    }
+}
 
 /// Returns what to check after a failed file operation.
 fn after_transfer(why: &str) -> &'static str {

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     HostKey, HostKeyCheck, Identity, Refusal, RefusedKey, SshError, Target,
+    error::TCP,
     host_key::{self, HostKeyDecision},
     tail,
 };
@@ -292,7 +293,7 @@ pub(super) async fn dial(target: &Target, deadline: Instant) -> Result<(TcpStrea
                 return Ok((stream, peer.ip()));
             }
             Ok(Err(source)) => dial_error(target, source),
-            Err(_) => timed_out(target, "the TCP connection"),
+            Err(_) => timed_out(target, TCP),
         };
     }
     Err(failure)
@@ -302,7 +303,7 @@ fn dial_error(target: &Target, source: io::Error) -> SshError {
     let address = target.address.clone();
     match source.kind() {
         io::ErrorKind::ConnectionRefused => SshError::ConnectRefused { address, port: target.port, source },
-        io::ErrorKind::TimedOut => timed_out(target, "the TCP connection"),
+        io::ErrorKind::TimedOut => timed_out(target, TCP),
         _ => SshError::Unreachable { address, source },
     }
 }

@@ -312,7 +312,7 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
     }
     if let Some(pool) = pool.map(ResourceExt::name_any).filter(|_| !instance.is_leaving()) {
         return refuse(format!(
-            "it is a host of the pool {pool}, and only a host that is leaving can be abandoned: take it out of the list of {pool} first"
+            "it is a host of the pool {pool}, and only a host that is leaving can be abandoned: take it out of the list of {pool} first, and confirm the removal if the pool asks for it"
         ));
     }
     let last = instance.status.as_ref().and_then(|status| status.failures.as_ref());

@@ -125,7 +125,7 @@ enum Distrust {
     #[error("{0}")]
     Git(#[from] GitError),
     #[error(
-        "inventory.git.verify requires a signed tag, and inventory.git.ref names none: create one with git tag -s, and name it there"
+        "inventory.git.verify requires a signed tag, and inventory.git.ref selects none: create a tag with git tag -s, and let inventory.git.ref select it"
     )]
     NoTag,
 }

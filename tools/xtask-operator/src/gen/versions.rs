@@ -32,7 +32,7 @@ const SEEN: &str = include_str!("versions.tsv");
 /// Returns the page of versions.
 pub(super) fn versions() -> String {
     let about = "**Tested**: tests run it, and the row or its section names them. **Should work**: nothing is known against it, and no test runs it. **No**: the operator refuses it, or reports \
-                 it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](../concept/windows-only.md). The tests of each change (`make test`) took 28 minutes (1,660 s) in a fresh clone, on 2 cores whose caches are \
+                 it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](../concept/windows-only.md). The tests of each change (`make test`) took 26 minutes (1,582 s) in a fresh clone, on 2 cores whose caches are \
                  warm; those of a night (`make nightly`) run in four parts side by side, of which one was measured: with the programs of two versions built before, \
                  each version of Kubernetes (`PART=programs`, its first step) took 20 minutes. For the whole part, 19 GB of free disk were too few.";
     let mut text = page("Versions that work together", about);

@@ -164,7 +164,8 @@ impl<'a> View<'a> {
     }
 
     /// Returns [`kind::READY`], which sums up the other conditions for clients that read only one. While the operator makes progress, it is Unknown
-    /// instead of False, unless only a user can help, a join or a removal has failed, or the list has a problem.
+    /// instead of False, unless only a user can help, a join or a removal has failed, or the list has a problem. A pool that is being deleted is
+    /// always Unknown.
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
@@ -246,7 +247,7 @@ impl<'a> View<'a> {
     }
 
     /// Returns facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes
-    /// without reports of wicd, nodes that cannot use their accounts, and keys that cannot be changed. None of these facts alone makes the pool not
+    /// without reports of wicd, nodes with an unusable gMSA account, and keys that cannot be changed. None of these facts alone makes the pool not
     /// Ready.
     fn asides(&self) -> impl Iterator<Item = String> {
         let members = self.seen.members;
@@ -270,7 +271,7 @@ impl<'a> View<'a> {
             (self.groups.maintained.clone(), "in maintenance".to_owned()),
             (self.groups.to_restart.clone(), format!("to be restarted{}", until.unwrap_or_default())),
             (with(kind::WICD_SILENT, "True"), format!("without reports of wicd ({})", kind::WICD_SILENT)),
-            (with(kind::GMSA_READY, "False"), format!("cannot use their gMSA accounts ({})", kind::GMSA_READY)),
+            (with(kind::GMSA_READY, "False"), format!("with an unusable gMSA account ({})", kind::GMSA_READY)),
         ];
         let of_nodes = of_nodes.into_iter().filter(|(names, _)| !names.is_empty());
         let of_nodes = of_nodes.map(|(names, what)| format!("{} {what}: {}", names.len(), first_names(&names)));
@@ -285,8 +286,8 @@ impl<'a> View<'a> {
         Some((why, message))
     }
 
-    /// Returns [`kind::STALLED`]: True if only a user can help, or an operation has lasted for too long or has failed for too long or too often. One
-    /// that lasts for too long in a paused pool does not count if that is the only fault: kstatus would call the pool failed.
+    /// Returns [`kind::STALLED`]: True if only a user can help, or an operation has lasted for too long or has failed for too long or too often. An
+    /// operation that has lasted for too long does not count while [`kind::READY`] has the reason Paused: kstatus would call the pool failed.
     pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {

@@ -152,7 +152,7 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
         ),
         (
             of([with("h0", kind::GMSA_READY, Status::False, Reason::AccountNotUsable), ready("h1")]),
-            "True False: 2 of 2 nodes Ready; 1 cannot use their gMSA accounts (GMSAReady): h0",
+            "True False: 2 of 2 nodes Ready; 1 with an unusable gMSA account (GMSAReady): h0",
         ),
         (
             with_keys(refuses),
