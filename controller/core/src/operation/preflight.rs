@@ -235,7 +235,9 @@ fn windows(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
 fn clock(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
     let skew = state.machine.clock_ms.saturating_sub(asked.now.as_millisecond());
     let direction = if skew > 0 { "ahead" } else { "behind" };
-    let fault = Fault::ClockSkew { seconds: skew.unsigned_abs().div_ceil(1000), direction };
+    // A part of a second must not make the message contradict itself.
+    let seconds = (skew.unsigned_abs() / 1000).max(MAX_CLOCK_SKEW.as_secs() + 1);
+    let fault = Fault::ClockSkew { seconds, direction };
     (u128::from(skew.unsigned_abs()) > MAX_CLOCK_SKEW.as_millis()).then_some(fault)
 }
 

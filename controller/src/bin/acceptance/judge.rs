@@ -237,16 +237,27 @@ pub(crate) const SERVICES: [&str; 4] = ["windows-instance-config-daemon", "conta
 /// Times at which [`after_restart`] judges the services, in seconds after the host answers again.
 pub(crate) const TIMES: [u64; 3] = [60, 120, 300];
 
-/// Judges `sc query` of each of [`SERVICES`] at each of [`TIMES`]: all services must run at the last one. Only kube-proxy may be missing.
+/// Reports whether a service runs, or is kube-proxy and missing, as without a hybrid overlay.
+fn runs_or_is_not_needed(name: &str, output: &Output) -> Option<bool> {
+    if is_no_service(output) {
+        return Some(name == SERVICES[3]);
+    }
+    Some(field(output.ok()?, "STATE")?.split_whitespace().next()? == "4")
+}
+
+/// Reports whether `sc query` of each of [`SERVICES`] shows that it runs or is not needed.
+pub(crate) fn all_run(outputs: &[Output]) -> bool {
+    outputs.len() == SERVICES.len()
+        && SERVICES.iter().zip(outputs).all(|(name, output)| runs_or_is_not_needed(name, output) == Some(true))
+}
+
+/// Judges `sc query` of each of [`SERVICES`] at [`TIMES`], or at the first of them until all run: all services must run at the last one.
 pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
     let (last, mut seen, mut missing) = (outputs.len().checked_sub(SERVICES.len())?, Vec::new(), Vec::new());
-    (outputs.len() == SERVICES.len() * TIMES.len()).then_some(())?;
+    let is_whole = outputs.len().is_multiple_of(SERVICES.len()) && outputs.len() <= SERVICES.len() * TIMES.len();
+    is_whole.then_some(())?;
     for (number, (output, name)) in outputs.iter().zip(SERVICES.iter().cycle()).enumerate() {
-        let runs = if is_no_service(output) {
-            *name == SERVICES[3]
-        } else {
-            field(output.ok()?, "STATE")?.split_whitespace().next()? == "4"
-        };
+        let runs = runs_or_is_not_needed(name, output)?;
         if number % SERVICES.len() == 0 {
             seen.push((TIMES[number / SERVICES.len()], SERVICES.len()));
         }

@@ -214,6 +214,9 @@ fn services_that_come_late_or_not_at_all_are_told_apart() {
         outcome,
         passed("services that run or are not needed: 3 of 4 after 60 s, 4 of 4 after 120 s, 4 of 4 after 300 s")
     );
+    assert!(!all_run(&late[..4]) && all_run(&late[4..8]));
+    assert!(after_restart(&late[..8]).unwrap().text.ends_with("4 of 4 after 120 s"));
+    assert_eq!(after_restart(&late[..7]), None);
     let mut never = late;
     never[10] = stopped();
     assert!(after_restart(&never).unwrap().text.starts_with("not running: kubelet; "));
