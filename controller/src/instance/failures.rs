@@ -24,7 +24,7 @@ use wnp_core::{
 
 /// Maximum wait after an error of a Secret or of wicd's rights, unless the configured backoff begins with a longer wait. Users correct such an error
 /// in another object and watch the pool meanwhile, so a long wait has no benefit.
-const CREDENTIALS_BACKOFF_MAX: Duration = Duration::from_secs(15);
+pub(super) const CREDENTIALS_BACKOFF_MAX: Duration = Duration::from_secs(15);
 
 impl Scope {
     /// Returns the failure for this error, counted from the failures `before`, and the wait until the next attempt.

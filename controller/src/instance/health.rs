@@ -14,6 +14,7 @@ use kube::ResourceExt;
 use super::{
     address::verify_identity_at_entry,
     error::{Contact, StepError},
+    failures::CREDENTIALS_BACKOFF_MAX,
     idle_session,
     scope::Scope,
 };
@@ -39,11 +40,8 @@ pub(super) fn follow(scope: &mut Scope) {
     follow_node(scope.status.record(), (is_ready, is_ready_unknown(&node)), &says, generation, clock::now());
 }
 
-/// Time after which the operator tries again to contact a host, if it could not try because of an error in another object, for example a missing
-/// Secret. No watch reports the correction.
-const TRY_AGAIN: Duration = Duration::from_secs(15);
-
-/// Contacts a host if it is unknown whether it answers, and records the result. Returns the wait if no SSH slot is free.
+/// Contacts a host if it is unknown whether it answers, and records the result. Returns the wait if no SSH slot is free, or if the
+/// operator could not try.
 pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
     if !is_untried(&scope.status) {
         return Ok(None);
@@ -72,7 +70,8 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
                     let generation = scope.instance.metadata.generation;
                     let (reason, message) = (error.reason(), error.to_string());
                     not_tried(scope.status.record(), reason, &message, generation, clock::now());
-                    return Ok(Some(TRY_AGAIN));
+                    // No watch reports the correction, for example of a Secret.
+                    return Ok(Some(CREDENTIALS_BACKOFF_MAX));
                 }
             }
         }

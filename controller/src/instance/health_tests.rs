@@ -110,7 +110,7 @@ async fn a_missing_secret_says_nothing_about_the_host() {
     let known = [("NodeHealthy", "True", "AsExpected"), ("Reachable", "True", "AsExpected")];
     let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &known, &json!({}))));
     let next = Box::pin(super::super::act(&mut scope)).await.unwrap();
-    assert_eq!(next, kube::runtime::controller::Action::requeue(TRY_AGAIN));
+    assert_eq!(next, kube::runtime::controller::Action::requeue(CREDENTIALS_BACKOFF_MAX));
     let reachable = find(&scope.status.conditions, kind::REACHABLE).unwrap();
     assert_eq!((reachable.status.as_str(), reachable.reason.as_str()), ("Unknown", "CredentialsUnavailable"));
     assert!(reachable.message.contains("the Secret operator/key does not exist"), "{}", reachable.message);

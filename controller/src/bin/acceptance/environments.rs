@@ -179,7 +179,7 @@ pub(crate) fn authorized_keys(outputs: &[Output]) -> Option<Outcome> {
 }
 
 /// Command that tries to rename the directories above wicd's. It undoes a rename that succeeds, and tries to do so until that succeeds.
-pub(crate) const RENAME: &str = r#"powershell.exe -NoProfile -Command "foreach ($d in 'C:\var\log','C:\var') { try { [IO.Directory]::Move($d, $d + '-acceptance') } catch { 'refused'; continue }; $d + ' was renamed'; while (Test-Path ($d + '-acceptance')) { try { [IO.Directory]::Move($d + '-acceptance', $d) } catch { Start-Sleep 1 } } }""#;
+pub(crate) const RENAME: &str = r#"powershell.exe -NoProfile -Command "foreach ($d in 'C:\var\log','C:\var') { if (Test-Path ($d + '-acceptance')) { $d + '-acceptance is left'; continue }; try { [IO.Directory]::Move($d, $d + '-acceptance') } catch { 'refused'; continue }; $d + ' was renamed'; while (Test-Path ($d + '-acceptance')) { try { [IO.Directory]::Move($d + '-acceptance', $d) } catch { Start-Sleep 1 } } }""#;
 
 /// Judges the output of [`RENAME`].
 pub(crate) fn parents_held(outputs: &[Output]) -> Option<Outcome> {
