@@ -1,7 +1,7 @@
 //! Tasks for developers and CI: `cargo xtask <task>`.
 //!
-//! Each task of this program has a file, with its arguments. The program is small, so that it starts within seconds in a fresh clone; tasks that need the operator's
-//! code are in the crate `xtask-operator`, which this program builds and runs with cargo.
+//! Each task of this program has a file, with its arguments. The program is small, so that it starts within seconds in a fresh clone; tasks that need
+//! the operator's code are in the crate `xtask-operator`, which this program builds and runs with cargo.
 
 mod boundaries;
 mod check;
